@@ -1,0 +1,39 @@
+"""The mathematics of LDAF certificates: pure tensor functions, no I/O, no Ray.
+
+Read in this order; each module builds on those above it only.
+
+================  =================================================================
+`arguments`       refusals: a `ValueError` that names the argument and what was expected
+`simplex`         projection, lifting, replicator and its symmetric factor
+`krylov`          T^p phi_p(TH) w for symmetric H by Lanczos, with error bound and gradient
+`flows`           FLOWS: the fitness operators `daf`, `sflow`, and the ablation `linear`
+`pushforward`     (M, G) once per datum, and the covariance of the class logits from it
+`gaussian`        the start's distribution: Diag(d) + q q^T or dense; KL divergence
+`covariances`     COVARIANCES: how a prior's covariance is initialized
+`normal`          one- and two-dimensional normal probabilities
+`integrate`       INTEGRATORS: the expected risk, each with its error statement
+`bounds`          BOUNDS: from empirical risk to certificate; the binary kl and its inverses
+`certificate`     one certificate: bound, integration error and selection paid for together
+`posterior`       fitting (d, q) and lambda on cached (M, G)
+================  =================================================================
+
+References, cited by key in the modules:
+
+- [Boll22] Boll, Zeilmann, Petra, Schnörr. Self-Certifying Classification by Linearized
+  Deep Assignment. arXiv:2201.11162.
+- [Higham08] Higham. Functions of Matrices. SIAM.
+- [Saad92] Saad. Analysis of some Krylov subspace approximations to the matrix
+  exponential operator. SIAM J. Numer. Anal. 29.
+- [Zeilmann21] Zeilmann, Petra, Schnörr. Learning linearized assignment flows for image
+  labeling. arXiv:2108.02571.
+- [Genz92] Genz. Numerical computation of multivariate normal probabilities. JCGS 1.
+- [Genz04] Genz. Numerical computation of rectangular bivariate and trivariate normal and
+  t probabilities. Stat. Comput. 14.
+- [Hunter76], [Worsley82] Upper bounds for the probability of a union, by a spanning tree.
+- [Hoeffding63] Probability inequalities for sums of bounded random variables. JASA 58.
+- [Maurer04] A note on the PAC Bayesian theorem. arXiv:cs/0411099.
+- [Thiemann17] A strongly quasiconvex PAC-Bayesian bound. ALT.
+- [PerezOrtiz21] Tighter risk certificates for neural networks. JMLR 22.
+- [Catoni07] PAC-Bayesian supervised classification. IMS.
+- [Langford05] Tutorial on practical prediction theory for classification. JMLR 6.
+"""

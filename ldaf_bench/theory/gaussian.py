@@ -1,0 +1,159 @@
+r"""Gaussian starts v₀ = (I ⊗ P) B ξ, ξ ~ N(0, I), in two families behind one small interface.
+
+`DiagonalRankOne` is the paper's B = Diag(d) + q qᵀ [Boll22, (25)], where everything costs O(n c);
+`Dense` has any invertible B. Both hold float64 tensors, whatever the pushforward's precision: a
+Kullback–Leibler divergence in float32 would be off by more than certificates differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ldaf_bench.theory.arguments import require, require_finite, require_shape
+
+
+class Gaussian(Protocol):
+    """What the rest of `theory` asks of a start's distribution N(0, B Bᵀ), in coordinates."""
+
+    @property
+    def size(self) -> int:
+        """n(c − 1), the number of coordinates."""
+
+    def act(self, z: Tensor) -> Tensor:
+        """B z, for z of shape (…, size), in z's dtype: maps white noise to a draw."""
+
+    def adjoint(self, rows: Tensor) -> Tensor:
+        """Bᵀ G, for G of shape (…, size, k), in G's dtype."""
+
+    def logdet(self) -> Tensor:
+        """log |det B|."""
+
+    def solve(self, matrix: Tensor) -> Tensor:
+        """B⁻¹ X, for X of shape (size, k)."""
+
+    def factor(self) -> Tensor:
+        """B itself, of shape (size, size)."""
+
+
+def sample(gaussian: Gaussian, num_samples: int, generator: torch.Generator) -> Tensor:
+    """Draws of shape (num_samples, size), in float64."""
+    noise = torch.randn(
+        num_samples, gaussian.size, dtype=torch.float64, generator=generator, device=generator.device
+    )
+    return gaussian.act(noise)
+
+
+@dataclass(frozen=True)
+class DiagonalRankOne:
+    r"""B = Diag(d) + q qᵀ; det B = ∏dᵢ (1 + Σ qᵢ²/dᵢ) and B⁻¹ by Sherman–Morrison."""
+
+    d: Tensor
+    q: Tensor
+
+    def __post_init__(self) -> None:
+        require_shape("d", self.d, (None,))
+        require_shape("q", self.q, self.d.shape)
+        for name, value in (("d", self.d), ("q", self.q)):
+            require(value.dtype == torch.float64, name, "float64", value.dtype)
+            require_finite(name, value)
+        smallest = float(self.d.detach().abs().min())
+        require(smallest > 1e-12, "d", "away from 0 so that Diag(d) + q qᵀ is invertible", smallest)
+        capacity = float(self._capacity().detach().abs())
+        require(capacity > 1e-12, "q", "such that 1 + Σ q²/d, hence det B, is not 0", capacity)
+
+    def _capacity(self) -> Tensor:
+        return 1 + (self.q**2 / self.d).sum()
+
+    @property
+    def size(self) -> int:
+        return len(self.d)
+
+    def act(self, z: Tensor) -> Tensor:
+        d, q = self.d.to(z.dtype), self.q.to(z.dtype)
+        return d * z + (z @ q)[..., None] * q
+
+    def adjoint(self, rows: Tensor) -> Tensor:
+        d, q = self.d.to(rows.dtype), self.q.to(rows.dtype)
+        return d[:, None] * rows + q[:, None] * (q @ rows)[..., None, :]
+
+    def logdet(self) -> Tensor:
+        return self.d.abs().log().sum() + self._capacity().abs().log()
+
+    def solve(self, matrix: Tensor) -> Tensor:
+        scaled = matrix / self.d[:, None]
+        return scaled - (self.q / self.d)[:, None] * (self.q @ scaled) / self._capacity()
+
+    def factor(self) -> Tensor:
+        return torch.diag(self.d) + torch.outer(self.q, self.q)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Any invertible factor B."""
+
+    b: Tensor
+
+    def __post_init__(self) -> None:
+        require_shape("b", self.b, (len(self.b), len(self.b)))
+        require(self.b.dtype == torch.float64, "b", "float64", self.b.dtype)
+        require_finite("b", self.b)
+        singular = torch.linalg.svdvals(self.b.detach())
+        require(
+            float(singular[-1]) > 1e-12 * float(singular[0]) > 0,
+            "b",
+            "invertible",
+            f"singular (singular values from {float(singular[-1]):.3g} to {float(singular[0]):.3g})",
+        )
+
+    @property
+    def size(self) -> int:
+        return len(self.b)
+
+    def act(self, z: Tensor) -> Tensor:
+        return z @ self.b.to(z.dtype).mT
+
+    def adjoint(self, rows: Tensor) -> Tensor:
+        return self.b.to(rows.dtype).mT @ rows
+
+    def logdet(self) -> Tensor:
+        return torch.linalg.slogdet(self.b).logabsdet
+
+    def solve(self, matrix: Tensor) -> Tensor:
+        return torch.linalg.solve(self.b, matrix)
+
+    def factor(self) -> Tensor:
+        return self.b
+
+
+def kl_divergence(posterior: Gaussian, prior: Gaussian) -> Tensor:
+    r"""KL(N(0, B₁B₁ᵀ) ‖ N(0, B₀B₀ᵀ)) = ½(‖B₀⁻¹B₁‖²_F − n(c−1)) + log|det B₀| − log|det B₁|.
+
+    By [Boll22, Lemma 4.1] this is the divergence of the two classifiers. In O(n c) if both are of
+    the paper's family. A value below −1e-8 is a defect, not rounding: `ArithmeticError`.
+    """
+    require(posterior.size == prior.size, "posterior", f"of the prior's size {prior.size}", posterior.size)  # fmt: skip
+    if isinstance(posterior, DiagonalRankOne) and isinstance(prior, DiagonalRankOne):
+        squared = _relative_norm_squared(posterior, prior)
+    else:
+        squared = (prior.solve(posterior.factor()) ** 2).sum()
+    value = (squared - prior.size) / 2 + prior.logdet() - posterior.logdet()
+    if not float(value.detach()) >= -1e-8:
+        raise ArithmeticError(f"The KL divergence came out as {float(value)}, which cannot be.")
+    return value.clamp(min=0)
+
+
+def _relative_norm_squared(one: DiagonalRankOne, zero: DiagonalRankOne) -> Tensor:
+    r"""‖B₀⁻¹B₁‖²_F by Sherman–Morrison: B₀⁻¹B₁ = Diag(e) + x q₁ᵀ − γ r yᵀ, with
+
+    e = d₁/d₀, x = q₁/d₀, r = q₀/d₀, γ = 1/(1 + q₀ᵀr) and y = B₁r.
+    """
+    e, x, r = one.d / zero.d, one.q / zero.d, zero.q / zero.d
+    gamma = 1 / (1 + zero.q @ r)
+    y = one.d * r + one.q * (one.q @ r)
+    squares = (e * e).sum() + (x @ x) * (one.q @ one.q) + gamma**2 * (r @ r) * (y @ y)
+    cross = (e * x) @ one.q - gamma * ((e * r) @ y) - gamma * (x @ r) * (one.q @ y)
+    return squares + 2 * cross

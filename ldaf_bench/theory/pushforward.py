@@ -1,0 +1,103 @@
+r"""The pushforward of a Gaussian start to the class logits, computed once per datum.
+
+.. math:: \text{logits}(x) \sim N(M(x),\, P \hatΣ(x) P^⊤), \qquad \hatΣ = G^⊤ B B^⊤ G
+
+M and G depend on the prior's network and flow only, never on the covariance B Bᵀ [Boll22, Prop. 4.2
+and Thm. 4.3]: network and flow run once per datum, and everything after that lives on (M, G).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ldaf_bench.theory.arguments import require, require_count, require_shape
+from ldaf_bench.theory.flows import check_inputs
+from ldaf_bench.theory.gaussian import Gaussian
+from ldaf_bench.theory.simplex import coordinates
+
+
+class Pushforward(NamedTuple):
+    """(M, G) of a set of data."""
+
+    mean: Tensor
+    """M, the mean logits, of shape (m, c)."""
+    rows: Tensor
+    """G = (I ⊗ P)ᵀU, of shape (m, n(c−1), c−1)."""
+    error: Tensor
+    """Bound on the error of a mean logit or of a row of G, per datum; of shape (m,), float64."""
+
+
+def push(
+    flow: str,
+    parameter: Tensor,
+    features: Tensor,
+    horizon: float = 1.0,
+    *,
+    tolerance: float | None = None,
+    chunk: int = 128,
+) -> Pushforward:
+    r"""(M, G) for features of shape (m, n, c), in the features' precision.
+
+    M = F[0] + Tφ₁(TA)b[0] is what `flows.forward` returns; G = (I ⊗ P)ᵀe^{TAᵀ}[e₁ … e_{c−1}] takes c − 1
+    matrix functions, together about c forward passes [Boll22, Sec. 4.3]. Memory beyond the result
+    is that of one chunk.
+
+    The error of the matrix function is part of what the classifier *is*: every datum's (M, G) is a
+    function of that datum alone (see `krylov`), so a certificate holds for the classifier as computed.
+    """
+    entry = check_inputs(flow, parameter, features, horizon)
+    require_count("chunk", chunk)
+    num_data, num_nodes, num_classes = features.shape
+    mean = features.new_empty(num_data, num_classes)
+    rows = features.new_empty(num_data, num_nodes * (num_classes - 1), num_classes - 1)
+    error = torch.empty(num_data, dtype=torch.float64, device=features.device)
+    with torch.no_grad():
+        for begin in range(0, num_data, chunk):
+            part = slice(begin, begin + chunk)
+            logits = entry.integrate(parameter, features[part], None, horizon, tolerance)
+            seen = entry.rows(parameter, features[part], horizon, tolerance)
+            mean[part] = logits.value[:, 0]
+            rows[part] = coordinates(seen.value).flatten(-2).mT
+            # Pᵀ has norm √c, so a row of U that is off by ε is off by at most √c ε in G.
+            error[part] = torch.maximum(logits.error[:, 0], num_classes**0.5 * seen.error.amax(-1))
+    return Pushforward(mean, rows, error)
+
+
+def covariance(rows: Tensor, gaussian: Gaussian) -> Tensor:
+    r"""Σ̂ = (BᵀG)ᵀ(BᵀG) of shape (m, c−1, c−1), in O(n c²) per datum. [Boll22, Thm. 4.3]"""
+    require_shape("rows", rows, (None, gaussian.size, None))
+    moved = gaussian.adjoint(rows)
+    return moved.mT @ moved
+
+
+def logit_factor(rows: Tensor, gaussian: Gaussian, *, chunk: int = 256) -> Tensor:
+    r"""Cholesky factor H of Σ̂ = H Hᵀ in float64, of shape (m, c−1, c−1), whatever the dtype of G.
+
+    A covariance that is not positive definite in float64 is an `ArithmeticError`: no jitter, because
+    the result would certify another classifier.
+    """
+    require_shape("rows", rows, (None, gaussian.size, None))
+    parts = [covariance(part.double(), gaussian) for part in rows.split(chunk)]
+    return cholesky(torch.cat(parts))
+
+
+def cholesky(matrices: Tensor) -> Tensor:
+    """Lower Cholesky factors, or an `ArithmeticError` that says which datum has none."""
+    factor, info = torch.linalg.cholesky_ex(matrices)
+    if bool((info != 0).any()) or not bool(torch.isfinite(factor.detach().sum())):
+        bad = (info != 0) | ~torch.isfinite(factor.detach()).flatten(1).all(-1)
+        where = torch.nonzero(bad)
+        raise ArithmeticError(
+            f"The logit covariance of {len(where)} of {len(matrices)} data, first at {int(where[0])}, is not "
+            f"positive definite in {matrices.dtype}: the start's covariance or the flow is degenerate."
+        )
+    return factor
+
+
+def class_factor(factor: Tensor) -> Tensor:
+    r"""P H of shape (…, c, c−1): from white noise to the deviation of all c logits."""
+    require(factor.ndim >= 2, "factor", "a batch of matrices", tuple(factor.shape))
+    return torch.cat([factor, -factor.sum(-2, keepdim=True)], dim=-2)

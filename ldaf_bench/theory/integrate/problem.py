@@ -1,0 +1,119 @@
+"""What an integrator is given and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ldaf_bench.theory.arguments import require, require_finite, require_labels, require_shape
+from ldaf_bench.theory.flows import check_inputs
+from ldaf_bench.theory.gaussian import Gaussian
+from ldaf_bench.theory.pushforward import Pushforward, class_factor, logit_factor
+from ldaf_bench.theory.simplex import expand
+
+Loss = Literal["zero_one", "cross_entropy"]
+Draw = Callable[[slice, int, torch.Generator], Tensor]
+
+CHUNK_ELEMENTS = 1 << 19
+"""Numbers in an integrator's largest temporary: 2 to 4 MB, about a core's cache, whatever m and q."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    r"""The integrals E[ℓ(M_k + P H_k ξ, y_k)], ξ ~ N(0, I_{c−1}), one for every datum. [Boll22, (27)]"""
+
+    mean: Tensor
+    """M, of shape (m, c); its dtype is the one that the integrand is evaluated in."""
+    factor: Tensor
+    """H, of shape (m, c−1, c−1), with H Hᵀ = Σ̂."""
+    labels: Tensor
+    """y, of shape (m,), in 0 … c−1."""
+    draw: Draw | None = field(default=None, compare=False)
+    """Logits (data of a slice, samples, c) by running the flow from fresh starts; for `forward_mc`."""
+
+    def __post_init__(self) -> None:
+        require_shape("mean", self.mean, (None, None))
+        num_data, num_classes = self.mean.shape
+        require(num_data >= 1, "mean", "of at least one datum", f"of shape {tuple(self.mean.shape)}")
+        require(num_classes >= 2, "mean", "of at least two classes", f"of shape {tuple(self.mean.shape)}")
+        require_shape("factor", self.factor, (num_data, num_classes - 1, num_classes - 1))
+        require_labels("labels", self.labels, num_data, num_classes)
+        require_finite("mean", self.mean)
+        require_finite("factor", self.factor)
+
+    @property
+    def num_data(self) -> int:
+        """m."""
+        return len(self.mean)
+
+    @property
+    def num_classes(self) -> int:
+        """c."""
+        return self.mean.shape[1]
+
+    def differences(self) -> tuple[Tensor, Tensor]:
+        r"""Mean (m, c−1) and factor (m, c−1, c−1) of D_j = logit_j − logit_y, over j ≠ y.
+
+        The 0-1 loss is 1 exactly where some D_j ≥ 0: a tie counts as an error.
+        """
+        classes = torch.arange(self.num_classes, device=self.mean.device)
+        others = classes.expand(self.num_data, -1)[classes != self.labels[:, None]]
+        others = others.view(self.num_data, -1)
+        logits = class_factor(self.factor)
+        row = self.labels[:, None, None].expand(-1, 1, logits.shape[-1])
+        factor = logits.gather(1, others[..., None].expand(-1, -1, logits.shape[-1])) - logits.gather(1, row)
+        return self.mean.gather(1, others) - self.mean.gather(1, self.labels[:, None]), factor
+
+
+def problem(pushed: Pushforward, gaussian: Gaussian, labels: Tensor, draw: Draw | None = None) -> Problem:
+    """The integrals of a pushforward under a Gaussian start; Σ̂ and its factor in float64."""
+    return Problem(pushed.mean, logit_factor(pushed.rows, gaussian).to(pushed.mean.dtype), labels, draw)
+
+
+def flow_draw(flow: str, parameter: Tensor, features: Tensor, horizon: float, gaussian: Gaussian) -> Draw:
+    """Draws that know no pushforward: a fresh v₀ = (I ⊗ P)Bξ and a full flow integration for each."""
+    entry = check_inputs(flow, parameter, features, horizon)
+    num_nodes, num_classes = features.shape[1:]
+
+    def draw(part: slice, num_samples: int, generator: torch.Generator) -> Tensor:
+        chosen = features[part]
+        noise = torch.randn(
+            len(chosen), num_samples, gaussian.size, dtype=features.dtype, device=features.device, generator=generator
+        )  # fmt: skip
+        start = expand(gaussian.act(noise).unflatten(-1, (num_nodes, num_classes - 1)))
+        return entry.integrate(parameter, chosen, start, horizon, None).value
+
+    return draw
+
+
+Guarantee = Literal["none", "standard error", "upper bound", "deterministic upper bound"]
+
+
+class Risk(NamedTuple):
+    """An expected empirical risk, and what is known of its error."""
+
+    integrator: str
+    loss: str
+    per_datum: Tensor
+    """The estimate for every datum, of shape (m,), in float64."""
+    value: Tensor
+    """The estimate, their mean; differentiable where the integrator is."""
+    guarantee: Guarantee
+    """What `standard_error` and `upper` promise."""
+    standard_error: float | None
+    """Standard error of `value`, if the integrator has one."""
+    upper: float | None
+    """True risk on these data ≤ `upper` with probability at least 1 − `delta`; `None`: no promise."""
+    delta: float
+    """δ′, the probability with which `upper` may fail; 0 for a deterministic bound."""
+    num_evaluations: int
+    """How many (datum, point) pairs were evaluated."""
+
+    @property
+    def certified(self) -> bool:
+        """Whether a certificate may rest on it."""
+        return self.upper is not None

@@ -1,0 +1,213 @@
+r"""Integrators that evaluate the loss at points: `forward_mc`, `mc`, `qmc`, `rqmc`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ldaf_bench.theory.arguments import require, require_count, require_fraction
+from ldaf_bench.theory.bounds import kl_inverse
+from ldaf_bench.theory.integrate.bonferroni import hunter_worsley
+from ldaf_bench.theory.integrate.kernels import count_errors, cross_entropy
+from ldaf_bench.theory.integrate.problem import CHUNK_ELEMENTS, Loss, Problem, Risk
+from ldaf_bench.theory.seeds import named_generator, named_seed
+
+
+def sobol_normals(dimension: int, num_points: int, seed: int) -> Tensor:
+    r"""Φ⁻¹ of a scrambled Sobol net with 2^k points, as columns: (dimension, num_points), float64.
+
+    The scramble keeps the net's balance [Genz92 uses lattices to the same end]; half a grid step is added,
+    so that no coordinate is ever 0, where Φ⁻¹ is infinite.
+    """
+    require_count("num_points", num_points)
+    power = num_points & (num_points - 1) == 0
+    require(power, "num_points", "a power of 2, which Sobol nets need to be balanced", num_points)
+    limit = torch.quasirandom.SobolEngine.MAXDIM
+    require(dimension <= limit, "num_classes", f"at most {limit + 1} for Sobol points", dimension + 1)
+    engine = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=seed)
+    uniform = engine.draw(num_points, dtype=torch.float64) + 2.0 ** -(engine.MAXBIT + 1)
+    return torch.special.ndtri(uniform).T.contiguous()
+
+
+def evaluate(problem: Problem, points: Tensor, loss: Loss) -> Tensor:
+    """The mean loss over given points (c−1, q), the same for all data; per datum, float64.
+
+    For the cross-entropy it is differentiable in the problem's mean and factor.
+    """
+    points = points.to(problem.mean)
+    chunk = min(points.shape[-1], 4096)
+    step = max(1, CHUNK_ELEMENTS // (chunk * problem.num_classes))
+    mean, factor = problem.differences()
+    pieces = zip(mean.split(step), factor.split(step), strict=True)
+    if loss == "cross_entropy":
+        return torch.cat([cross_entropy(*piece, points, chunk) for piece in pieces])
+    counts = [sum(count_errors(*piece, some) for some in points.split(chunk, -1)) for piece in pieces]
+    return torch.cat(counts) / points.shape[-1]
+
+
+def _sobol(problem: Problem, num_points: int, *purpose: str | int) -> Tensor:
+    points = sobol_normals(problem.num_classes - 1, num_points, named_seed(*purpose))
+    return points.to(problem.mean)
+
+
+def qmc(problem: Problem, loss: Loss, *, num_points: int, seed: int, delta: float) -> Risk:
+    r"""The paper's integrator: one Sobol net for all data. An estimate without a guarantee. [Boll22, Sec. 4.4]"""
+    per_datum = evaluate(problem, _sobol(problem, num_points, "qmc", seed), loss)
+    size = problem.num_data * num_points
+    return Risk("qmc", loss, per_datum.detach(), per_datum.mean(), "none", None, None, 0.0, size)
+
+
+def rqmc(
+    problem: Problem, loss: Loss, *, num_points: int, seed: int, delta: float, num_scrambles: int = 8
+) -> Risk:
+    """Independent scrambles with `num_points` in all: unbiased, with a standard error between scrambles."""
+    require_count("num_scrambles", num_scrambles, minimum=2)
+    each = num_points // num_scrambles
+    require(each >= 1, "num_points", f"at least num_scrambles = {num_scrambles}", num_points)
+    runs = torch.stack(
+        [evaluate(problem, _sobol(problem, each, "rqmc", seed, k), loss) for k in range(num_scrambles)]
+    )
+    per_datum = runs.mean(0)
+    spread = float(runs.detach().mean(1).std()) / math.sqrt(num_scrambles)
+    size = problem.num_data * each * num_scrambles
+    return Risk(
+        "rqmc", loss, per_datum.detach(), per_datum.mean(), "standard error", spread, None, 0.0, size
+    )
+
+
+def mc(
+    problem: Problem,
+    loss: Loss,
+    *,
+    num_points: int,
+    seed: int,
+    delta: float,
+    negligible: float = 1e-7,
+) -> Risk:
+    r"""i.i.d. draws from N(M, Σ̂), fresh for every datum and sample.
+
+    For the 0-1 loss the draws are N = m·q independent Bernoulli variables with mean risk r, so that
+    r ≤ kl⁻¹(r̂, ln(1/δ′)/N) with probability 1 − δ′ [Hoeffding63, Thm. 1, which allows unequal means].
+
+    Data that cannot matter are not sampled. Let u_k ≥ r_k be the deterministic bound of `bonferroni`, and S the
+    data with u_k > `negligible`. S depends on (M, Σ̂) only, never on a draw, so the N = |S|·q draws on S are as
+    independent as before, and with r̂ their mean
+
+    .. math:: r \le \frac1m \Big( \sum_{k \notin S} u_k + |S| \,\mathrm{kl}^{-1}(\hat r, \ln(1/δ')/N) \Big).
+
+    The bound is rigorous for any choice of `negligible`; 0 samples everything. The cross-entropy is unbounded
+    and gets a standard error only. Draws have the precision of the problem's dtype: in float32 a normal
+    is exact to about 1e-7, and so is the risk.
+    """
+    require_count("num_points", num_points)
+    require_fraction("delta", delta)
+    generator = named_generator("mc", seed, device=problem.mean.device)
+    if loss == "cross_entropy":
+        return _mc_cross_entropy(problem, num_points, generator)
+    charged = hunter_worsley(problem) if negligible > 0 else torch.ones_like(problem.mean[:, 0].double())
+    sampled = torch.nonzero(charged > negligible)[:, 0]
+    mean, factor = problem.differences()
+    mean, factor = mean[sampled], factor[sampled]
+    per_datum = charged.clone()
+    per_datum[sampled] = _bernoulli_means(mean, factor, num_points, generator)
+    size = len(sampled) * num_points
+    skipped = float(charged.sum() - charged[sampled].sum())
+    upper = skipped / problem.num_data
+    error = 0.0
+    if size:
+        hits = float(per_datum[sampled].mean())
+        share = len(sampled) / problem.num_data
+        upper += share * float(kl_inverse(hits, math.log(1 / delta) / size))
+        error = share * math.sqrt(hits * (1 - hits) / size)
+    return Risk(
+        "mc", loss, per_datum, per_datum.mean(), "upper bound", error, min(upper, 1.0), delta, size
+    )
+
+
+def _bernoulli_means(mean: Tensor, factor: Tensor, num_points: int, generator: torch.Generator) -> Tensor:
+    """The share of draws with an error, for every datum; normals are drawn into one reused buffer."""
+    dimension = mean.shape[1]
+    chunk = min(num_points, 8192)
+    step = max(1, 2 * CHUNK_ELEMENTS // (chunk * dimension))
+    counts = torch.zeros(len(mean), dtype=torch.float64, device=mean.device)
+    buffer = mean.new_empty(step * dimension * chunk)
+    for begin in range(0, len(mean), step):
+        part = slice(begin, begin + step)
+        size = len(mean[part])
+        for done in range(0, num_points, chunk):
+            some = min(chunk, num_points - done)
+            points = buffer[: size * dimension * some].view(size, dimension, some)
+            points.normal_(generator=generator)
+            differences = torch.baddbmm(mean[part, :, None], factor[part], points)
+            counts[part] += (differences.amax(1) >= 0).sum(-1)
+    return counts / num_points
+
+
+def _mc_cross_entropy(problem: Problem, num_points: int, generator: torch.Generator) -> Risk:
+    """Fresh draws in at least two batches, between which the standard error is taken."""
+    require_count("num_points", num_points, minimum=2)
+    chunk = min(num_points // 2, 4096)
+    step = max(1, CHUNK_ELEMENTS // (chunk * problem.num_classes))
+    mean, factor = problem.differences()
+    means, variances = [], []
+    for some_mean, some_factor in zip(mean.split(step), factor.split(step), strict=True):
+        runs, shares = [], []
+        for done in range(0, num_points, chunk):
+            size = min(chunk, num_points - done)
+            points = some_mean.new_empty(*some_mean.shape, size).normal_(generator=generator)
+            runs.append(cross_entropy(some_mean, some_factor, points, size))
+            shares.append(size / num_points)
+        share = torch.tensor(shares, dtype=torch.float64, device=problem.mean.device)
+        stacked = torch.stack(runs)
+        means.append(share @ stacked)
+        spread = (stacked - means[-1]).detach().square()
+        variances.append(share @ spread / (len(runs) - 1))
+    per_datum = torch.cat(means)
+    error = math.sqrt(float(torch.cat(variances).sum())) / problem.num_data
+    size = problem.num_data * num_points
+    return Risk(
+        "mc", "cross_entropy", per_datum.detach(), per_datum.mean(), "standard error", error, None, 0.0, size
+    )
+
+
+def forward_mc(problem: Problem, loss: Loss, *, num_points: int, seed: int, delta: float) -> Risk:
+    r"""A fresh v₀ and a full flow integration for every sample: what methods without a pushforward must do.
+
+    The same guarantee as `mc`, at the price of N = m·q flow integrations: the baseline of every cost figure.
+    """
+    require_count("num_points", num_points)
+    require_fraction("delta", delta)
+    require(problem.draw is not None, "problem", "built with a draw (see `flow_draw`) for forward_mc", "without")
+    assert problem.draw is not None
+    generator = named_generator("forward_mc", seed, device=problem.mean.device)
+    step = 64
+    losses, squares = [], 0.0
+    with torch.no_grad():
+        for begin in range(0, problem.num_data, step):
+            part = slice(begin, begin + step)
+            labels = problem.labels[part, None]
+            total = torch.zeros(len(labels), dtype=torch.float64, device=labels.device)
+            for done in range(0, num_points, 32):
+                logits = problem.draw(part, min(32, num_points - done), generator)
+                own = logits.gather(-1, labels[..., None].expand(-1, logits.shape[1], 1))
+                if loss == "zero_one":
+                    # A tie with another class is an error: strictly fewer than one rival reaches y.
+                    value = ((logits >= own).sum(-1) > 1).double()
+                else:
+                    value = (logits.logsumexp(-1) - own[..., 0]).double()
+                total += value.sum(1)
+                squares += float((value - value.mean(1, keepdim=True)).square().sum())
+            losses.append(total / num_points)
+    per_datum = torch.cat(losses)
+    size = problem.num_data * num_points
+    value = float(per_datum.mean())
+    if loss == "zero_one":
+        upper = float(kl_inverse(value, math.log(1 / delta) / size))
+        error = math.sqrt(value * (1 - value) / size)
+        return Risk(
+            "forward_mc", loss, per_datum, per_datum.mean(), "upper bound", error, upper, delta, size
+        )
+    error = math.sqrt(squares) / size
+    return Risk("forward_mc", loss, per_datum, per_datum.mean(), "standard error", error, None, 0.0, size)

@@ -68,7 +68,7 @@ def require_labels(name: str, labels: Tensor, num_data: int, num_classes: int) -
     require(integral, name, "of an integer dtype", labels.dtype)
     if num_data:
         low, high = int(labels.min()), int(labels.max())
-        inside = 0 <= low and high < num_classes
+        inside = low >= 0 and high < num_classes
         require(inside, name, f"in 0 … {num_classes - 1}", f"in {low} … {high}")
 
 

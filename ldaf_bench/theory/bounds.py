@@ -60,17 +60,17 @@ def _bisect(r: Tensor, complexity: Tensor, inside: Tensor, outside: Tensor) -> T
 
 def kl_inverse(r: Number, complexity: Number) -> Tensor:
     r"""kl⁻¹(r, C) = sup{p ≥ r : kl(r‖p) ≤ C}, as the upper end of a bracket of neighbouring floats."""
-    r, complexity = torch.broadcast_tensors(_tensor("r", r, high=1.0), _tensor("complexity", complexity))
+    r, c = _tensor("r", r, high=1.0), _tensor("complexity", complexity)
     # Pinsker: the inverse is at most r + √(C/2). A little more, so that the end is safely outside.
-    top = (r + (complexity / 2).sqrt() + 1e-9).clamp(max=1.0)
-    return _bisect(r, complexity, r.clone(), top)
+    top = (r + (c / 2).sqrt() + 1e-9).clamp(max=1.0)
+    return _bisect(r, c, r, top)
 
 
 def kl_inverse_lower(r: Number, complexity: Number) -> Tensor:
     r"""inf{p ≤ r : kl(r‖p) ≤ C}, as the lower end of its bracket: a lower confidence bound."""
-    r, complexity = torch.broadcast_tensors(_tensor("r", r, high=1.0), _tensor("complexity", complexity))
-    bottom = (r - (complexity / 2).sqrt() - 1e-9).clamp(min=0.0)
-    return _bisect(r, complexity, r.clone(), bottom)
+    r, c = _tensor("r", r, high=1.0), _tensor("complexity", complexity)
+    bottom = (r - (c / 2).sqrt() - 1e-9).clamp(min=0.0)
+    return _bisect(r, c, r, bottom)
 
 
 @functools.cache
@@ -164,8 +164,9 @@ def test_set_bound(risk: Number, kl: Number, num_points: int, epsilon: float) ->
     errors = _tensor("risk", risk, high=1.0) * num_points
     whole = errors.round()
     require(bool(((errors - whole).abs() < 1e-6).all()), "risk", "a number of errors over m", risk)
-    value = scipy.special.betaincinv((whole + 1).numpy(), (num_points - whole).clamp(min=1).numpy(), 1 - epsilon)  # fmt: skip
-    return torch.where(whole < num_points, torch.as_tensor(value, dtype=torch.float64), 1.0)
+    correct = (num_points - whole).clamp(min=1)
+    value = scipy.special.betaincinv((whole + 1).cpu().numpy(), correct.cpu().numpy(), 1 - epsilon)
+    return torch.where(whole < num_points, torch.as_tensor(value, dtype=torch.float64, device=whole.device), 1.0)
 
 
 def chernoff_bound(risk: Number, kl: Number, num_points: int, epsilon: float) -> Tensor:

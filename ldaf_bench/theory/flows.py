@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -57,20 +57,11 @@ class Rows(NamedTuple):
     """Bound on the error of any row in the Euclidean norm, of shape (batch, c − 1)."""
 
 
-class Integrate(Protocol):
-    """From features and starts (batch, rows, n, c), or `None` for a single start at 0, to logits."""
+Integrate = Callable[[Tensor, Tensor, Tensor | None, float, float | None], Logits]
+"""(parameter, features, starts (batch, rows, n, c) or `None` for one at 0, horizon, tolerance) → logits."""
 
-    def __call__(
-        self, parameter: Tensor, features: Tensor, start: Tensor | None, horizon: float, tolerance: float | None
-    ) -> Logits: ...  # fmt: skip
-
-
-class RowsOf(Protocol):
-    """From features to the rows that carry a Gaussian start to the class logits."""
-
-    def __call__(
-        self, parameter: Tensor, features: Tensor, horizon: float, tolerance: float | None
-    ) -> Rows: ...
+RowsOf = Callable[[Tensor, Tensor, float, float | None], Rows]
+"""(parameter, features, horizon, tolerance) → the rows that carry a Gaussian start to the class logits."""
 
 
 @dataclass(frozen=True)
@@ -147,9 +138,7 @@ def _assignment_integrate(
         state = state + root(u, root_adjoint(u, start))
     drift = project(fitness.act(omega, state))
     begin = root_adjoint(u, drift).flatten(-2)
-    step, error = phi_action(
-        2, horizon, partial(_symmetrized, fitness), (u[:, 0], omega), begin, tolerance=tolerance
-    )
+    step, error = phi_action(2, horizon, partial(_symmetrized, fitness), (u[:, 0], omega), begin, tolerance=tolerance)
     columns = fitness.columns(omega, features.shape[-1])
     moved = root(u, step.unflatten(-1, features.shape[-2:])).flatten(-2)
     seen = project(moved @ columns.flatten(0, 1))
@@ -169,9 +158,7 @@ def _assignment_rows(
     u = _root_of_state(features)[:, None]
     columns = project(fitness.columns(omega, num_classes))[..., :-1].movedim(-1, 0)
     begin = root_adjoint(u, columns).flatten(-2)
-    step, error = phi_action(
-        1, horizon, partial(_symmetrized, fitness), (u[:, 0], omega), begin, tolerance=tolerance
-    )
+    step, error = phi_action(1, horizon, partial(_symmetrized, fitness), (u[:, 0], omega), begin, tolerance=tolerance)
     unit = torch.eye(num_classes, dtype=features.dtype, device=features.device)[:-1]
     value = root(u, step.unflatten(-1, (num_nodes, num_classes)))
     value = value + torch.nn.functional.pad(unit[:, None], (0, 0, 0, num_nodes - 1))
@@ -194,9 +181,7 @@ def _linear_integrate(
     return Logits(value, torch.zeros_like(value[..., 0], dtype=torch.float64))
 
 
-def _linear_rows(
-    weight: Tensor, features: Tensor, horizon: float, tolerance: float | None
-) -> Rows:
+def _linear_rows(weight: Tensor, features: Tensor, horizon: float, tolerance: float | None) -> Rows:
     """The rows of L itself, whatever the datum."""
     value = _linear_map(weight)[:-1].expand(len(features), -1, -1, -1)
     return Rows(value, torch.zeros_like(value[..., 0, 0], dtype=torch.float64))

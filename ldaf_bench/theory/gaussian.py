@@ -26,8 +26,8 @@ class Gaussian(Protocol):
     def act(self, z: Tensor) -> Tensor:
         """B z, for z of shape (…, size), in z's dtype: maps white noise to a draw."""
 
-    def adjoint(self, rows: Tensor) -> Tensor:
-        """Bᵀ G, for G of shape (…, size, k), in G's dtype."""
+    def pull(self, rows: Tensor) -> Tensor:
+        """Gᵀ B, for rows Gᵀ of shape (…, size), in their dtype."""
 
     def logdet(self) -> Tensor:
         """log |det B|."""
@@ -41,9 +41,7 @@ class Gaussian(Protocol):
 
 def sample(gaussian: Gaussian, num_samples: int, generator: torch.Generator) -> Tensor:
     """Draws of shape (num_samples, size), in float64."""
-    noise = torch.randn(
-        num_samples, gaussian.size, dtype=torch.float64, generator=generator, device=generator.device
-    )
+    noise = torch.randn(num_samples, gaussian.size, dtype=torch.float64, generator=generator, device=generator.device)
     return gaussian.act(noise)
 
 
@@ -73,12 +71,12 @@ class DiagonalRankOne:
         return len(self.d)
 
     def act(self, z: Tensor) -> Tensor:
-        d, q = self.d.to(z.dtype), self.q.to(z.dtype)
-        return d * z + (z @ q)[..., None] * q
+        return self.pull(z)  # B is symmetric
 
-    def adjoint(self, rows: Tensor) -> Tensor:
+    def pull(self, rows: Tensor) -> Tensor:
         d, q = self.d.to(rows.dtype), self.q.to(rows.dtype)
-        return d[:, None] * rows + q[:, None] * (q @ rows)[..., None, :]
+        flat = rows.reshape(-1, self.size)
+        return torch.addr(flat * d, flat @ q, q).view(rows.shape)
 
     def logdet(self) -> Tensor:
         return self.d.abs().log().sum() + self._capacity().abs().log()
@@ -116,8 +114,8 @@ class Dense:
     def act(self, z: Tensor) -> Tensor:
         return z @ self.b.to(z.dtype).mT
 
-    def adjoint(self, rows: Tensor) -> Tensor:
-        return self.b.to(rows.dtype).mT @ rows
+    def pull(self, rows: Tensor) -> Tensor:
+        return rows @ self.b.to(rows.dtype)
 
     def logdet(self) -> Tensor:
         return torch.linalg.slogdet(self.b).logabsdet

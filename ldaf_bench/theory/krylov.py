@@ -49,9 +49,7 @@ class Lanczos(NamedTuple):
     """Logarithm of the truncation bound that the element stopped at; see `log_truncation`."""
 
 
-def log_truncation(
-    order: int, horizon: float, norm: Tensor, diagonal: Tensor, offdiagonal: Tensor
-) -> Tensor:
+def log_truncation(order: int, horizon: float, norm: Tensor, diagonal: Tensor, offdiagonal: Tensor) -> Tensor:
     r"""A-posteriori bound on ‖T^p φ_p(TH)w − ‖w‖ V T^p φ_p(TJ)e₁‖ after k steps, as a logarithm.
 
     .. math:: \|w\| \, β_1 \cdots β_k \, \frac{T^{k+p}}{(k+p)!} \, e^{T \max(μ, 0)}
@@ -182,11 +180,18 @@ def _evaluate(order: int, horizon: float, space: Lanczos) -> tuple[Tensor, Tenso
     return (space.basis.mT @ column)[..., 0], space.log_error.exp() + rounding
 
 
-def _space(
-    order: int, horizon: float, tolerance: float, max_dim: int, apply: Apply, params: Sequence[Tensor],
-    start: Tensor,
-) -> Lanczos:  # fmt: skip
+class _Settings(NamedTuple):
+    """Which function, and how accurately."""
+
+    order: int
+    horizon: float
+    tolerance: float
+    max_dim: int
+
+
+def _space(settings: _Settings, apply: Apply, params: Sequence[Tensor], start: Tensor) -> Lanczos:
     """The Krylov space of `start`, large enough for the tolerance; refuses to return less."""
+    order, horizon, tolerance, max_dim = settings
     scale = start.norm(dim=-1).double() * (horizon**order / math.factorial(order))
     log_tolerance = (tolerance * scale).log()
 
@@ -209,11 +214,10 @@ class _PhiAction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, settings, apply, start, *params):  # type: ignore[no-untyped-def]
-        order, horizon, *_ = settings
-        space = _space(*settings, apply, params, start)
+        space = _space(settings, apply, params, start)
         ctx.settings, ctx.apply = settings, apply
         ctx.save_for_backward(start, *params)
-        value, error = _evaluate(order, horizon, space)
+        value, error = _evaluate(settings.order, settings.horizon, space)
         ctx.mark_non_differentiable(error)
         return value, error
 
@@ -227,17 +231,16 @@ class _PhiAction(torch.autograd.Function):
         """
         start, *params = ctx.saved_tensors
         order, horizon, *_ = ctx.settings
-        left = _space(*ctx.settings, ctx.apply, params, gradient.contiguous())
-        right = _space(*ctx.settings, ctx.apply, params, start)
+        left = _space(ctx.settings, ctx.apply, params, gradient.contiguous())
+        right = _space(ctx.settings, ctx.apply, params, start)
         values_u, vectors_u, first_u = _eigen(left)
         values_v, vectors_v, first_v = _eigen(right)
-        difference = phi_divided_difference(
-            order, horizon * values_u[..., :, None], horizon * values_v[..., None, :]
-        )
+        difference = phi_divided_difference(order, horizon * values_u[..., :, None], horizon * values_v[..., None, :])
         core = horizon ** (order + 1) * difference * first_u[..., :, None] * first_v[..., None, :]
         core = (vectors_u @ core @ vectors_v.mT).to(start.dtype)
         with torch.enable_grad():
-            leaves = [p.detach().requires_grad_(n) for p, n in zip(params, ctx.needs_input_grad[3:], strict=True)]  # fmt: skip
+            needs = ctx.needs_input_grad[3:]
+            leaves = [p.detach().requires_grad_(need) for p, need in zip(params, needs, strict=True)]
             image = ctx.apply(leaves, (core @ right.basis).flatten(1, 2))
             wanted = [leaf for leaf in leaves if leaf.requires_grad]
             scalar = (left.basis.flatten(1, 2) * image).sum()
@@ -270,6 +273,6 @@ def phi_action(
     if tolerance is None:
         tolerance = DEFAULT_TOLERANCE[start.dtype]
     require_positive("tolerance", tolerance)
-    settings = (order, horizon, tolerance, max_dim)
+    settings = _Settings(order, horizon, tolerance, max_dim)
     result: tuple[Tensor, Tensor] = _PhiAction.apply(settings, apply, start, *params)
     return result

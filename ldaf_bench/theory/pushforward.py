@@ -13,7 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ldaf_bench.theory.arguments import require, require_count, require_shape
+from ldaf_bench.theory.arguments import require, require_shape
+from ldaf_bench.theory.chunks import chunks
 from ldaf_bench.theory.flows import check_inputs
 from ldaf_bench.theory.gaussian import Gaussian
 from ldaf_bench.theory.simplex import coordinates
@@ -25,7 +26,8 @@ class Pushforward(NamedTuple):
     mean: Tensor
     """M, the mean logits, of shape (m, c)."""
     rows: Tensor
-    """G = (I ⊗ P)ᵀU, of shape (m, n(c−1), c−1)."""
+    """Gᵀ, the transpose of G = (I ⊗ P)ᵀU, of shape (m, c−1, n(c−1)): a row for every class but the last,
+    contiguous, so that d and q act along the fastest axis."""
     error: Tensor
     """Bound on the error of a mean logit or of a row of G, per datum; of shape (m,), float64."""
 
@@ -37,7 +39,6 @@ def push(
     horizon: float = 1.0,
     *,
     tolerance: float | None = None,
-    chunk: int = 128,
 ) -> Pushforward:
     r"""(M, G) for features of shape (m, n, c), in the features' precision.
 
@@ -49,39 +50,52 @@ def push(
     function of that datum alone (see `krylov`), so a certificate holds for the classifier as computed.
     """
     entry = check_inputs(flow, parameter, features, horizon)
-    require_count("chunk", chunk)
     num_data, num_nodes, num_classes = features.shape
     mean = features.new_empty(num_data, num_classes)
-    rows = features.new_empty(num_data, num_nodes * (num_classes - 1), num_classes - 1)
+    rows = features.new_empty(num_data, num_classes - 1, num_nodes * (num_classes - 1))
     error = torch.empty(num_data, dtype=torch.float64, device=features.device)
     with torch.no_grad():
-        for begin in range(0, num_data, chunk):
-            part = slice(begin, begin + chunk)
+        for part in chunks(num_data, (num_classes - 1) * num_nodes * num_classes):
             logits = entry.integrate(parameter, features[part], None, horizon, tolerance)
             seen = entry.rows(parameter, features[part], horizon, tolerance)
             mean[part] = logits.value[:, 0]
-            rows[part] = coordinates(seen.value).flatten(-2).mT
+            rows[part] = coordinates(seen.value).flatten(-2)
             # Pᵀ has norm √c, so a row of U that is off by ε is off by at most √c ε in G.
             error[part] = torch.maximum(logits.error[:, 0], num_classes**0.5 * seen.error.amax(-1))
     return Pushforward(mean, rows, error)
 
 
 def covariance(rows: Tensor, gaussian: Gaussian) -> Tensor:
-    r"""Σ̂ = (BᵀG)ᵀ(BᵀG) of shape (m, c−1, c−1), in O(n c²) per datum. [Boll22, Thm. 4.3]"""
-    require_shape("rows", rows, (None, gaussian.size, None))
-    moved = gaussian.adjoint(rows)
-    return moved.mT @ moved
+    r"""Σ̂ = (GᵀB)(GᵀB)ᵀ of shape (m, c−1, c−1), in O(n c²) per datum. [Boll22, Thm. 4.3]"""
+    require_shape("rows", rows, (None, None, gaussian.size))
+    result: Tensor = _Gram.apply(gaussian.pull(rows))
+    return result
 
 
-def logit_factor(rows: Tensor, gaussian: Gaussian, *, chunk: int = 256) -> Tensor:
+class _Gram(torch.autograd.Function):
+    """X Xᵀ with the gradient (S + Sᵀ)X in one product; autograd would make two and add them."""
+
+    @staticmethod
+    def forward(ctx, x):  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(x)
+        return x @ x.mT
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, upstream):  # type: ignore[no-untyped-def]
+        (x,) = ctx.saved_tensors
+        return (upstream + upstream.mT) @ x
+
+
+def logit_factor(rows: Tensor, gaussian: Gaussian) -> Tensor:
     r"""Cholesky factor H of Σ̂ = H Hᵀ in float64, of shape (m, c−1, c−1), whatever the dtype of G.
 
     A covariance that is not positive definite in float64 is an `ArithmeticError`: no jitter, because
     the result would certify another classifier.
     """
-    require_shape("rows", rows, (None, gaussian.size, None))
-    parts = [covariance(part.double(), gaussian) for part in rows.split(chunk)]
-    return cholesky(torch.cat(parts))
+    require_shape("rows", rows, (None, None, gaussian.size))
+    parts = chunks(len(rows), rows[0].numel())
+    return cholesky(torch.cat([covariance(rows[part].double(), gaussian) for part in parts]))
 
 
 def cholesky(matrices: Tensor) -> Tensor:

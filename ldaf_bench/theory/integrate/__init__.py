@@ -41,9 +41,7 @@ __all__ = [
 class Integrator(Protocol):
     """An entry of INTEGRATORS; `num_points` is q, the number of points for every datum."""
 
-    def __call__(
-        self, problem: Problem, loss: Loss, *, num_points: int, seed: int, delta: float
-    ) -> Risk: ...
+    def __call__(self, problem: Problem, loss: Loss, *, num_points: int, seed: int, delta: float) -> Risk: ...
 
 
 INTEGRATORS: dict[str, Integrator] = {

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ldaf_bench.theory.arguments import require
+from ldaf_bench.theory.chunks import chunks
 from ldaf_bench.theory.integrate.problem import Loss, Problem, Risk
 from ldaf_bench.theory.normal import BVN_ERROR, bvn, upper_tail
 
@@ -19,7 +20,7 @@ def standardized(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
     return -mean / scale, scale, covariance
 
 
-def hunter_worsley(problem: Problem, *, chunk: int = 2048) -> Tensor:
+def hunter_worsley(problem: Problem) -> Tensor:
     r"""P(∪E_j) ≤ ΣP(E_j) − Σ_{(j,k) ∈ tree} P(E_j ∩ E_k), E_j = {logit_j ≥ logit_y}. [Hunter76; Worsley82]
 
     Valid for any spanning tree; the maximal one, found by Prim's algorithm for all data at once, is the best. The
@@ -27,8 +28,8 @@ def hunter_worsley(problem: Problem, *, chunk: int = 2048) -> Tensor:
     """
     with torch.no_grad():
         thresholds, scale, covariance = standardized(problem)
-        pieces = zip(thresholds.split(chunk), scale.split(chunk), covariance.split(chunk), strict=True)
-        return torch.cat([_tree_bound(*piece) for piece in pieces])
+        parts = chunks(problem.num_data, problem.num_classes**2)
+        return torch.cat([_tree_bound(thresholds[k], scale[k], covariance[k]) for k in parts])
 
 
 def _tree_bound(thresholds: Tensor, scale: Tensor, covariance: Tensor) -> Tensor:
@@ -67,6 +68,4 @@ def bonferroni(problem: Problem, loss: Loss, *, num_points: int, seed: int, delt
     require(loss == "zero_one", "loss", "zero_one for bonferroni, a bound on a probability", loss)
     per_datum = hunter_worsley(problem)
     upper = float(per_datum.mean())
-    return Risk(
-        "bonferroni", loss, per_datum, per_datum.mean(), "deterministic upper bound", None, upper, 0.0, 0
-    )
+    return Risk("bonferroni", loss, per_datum, per_datum.mean(), "deterministic upper bound", None, upper, 0.0, 0)

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from ldaf_bench.theory.arguments import require
+from ldaf_bench.theory.chunks import chunks
 from ldaf_bench.theory.integrate.bonferroni import standardized
-from ldaf_bench.theory.integrate.problem import CHUNK_ELEMENTS, Loss, Problem, Risk
+from ldaf_bench.theory.integrate.problem import Loss, Problem, Risk
 from ldaf_bench.theory.integrate.sampling import sobol_normals
 from ldaf_bench.theory.normal import upper_tail
 from ldaf_bench.theory.pushforward import cholesky
@@ -49,9 +50,7 @@ def conditional(problem: Problem, loss: Loss, *, num_points: int, seed: int, del
         correlation = correlation.gather(2, order[:, None, :].expand_as(correlation))
         limits = thresholds[hard].gather(1, order)
         factor = cholesky(correlation) if len(hard) else correlation
-        step = max(1, CHUNK_ELEMENTS // (num_points * dimension))
-        for begin in range(0, len(hard), step):
-            part = slice(begin, begin + step)
+        for part in chunks(len(hard), num_points * dimension):
             per_datum[hard[part]] = _separated(limits[part], factor[part], uniform)
     size = len(hard) * num_points
     return Risk("conditional", loss, per_datum, per_datum.mean(), "none", None, None, 0.0, size)

@@ -18,9 +18,6 @@ from ldaf_bench.theory.simplex import expand
 Loss = Literal["zero_one", "cross_entropy"]
 Draw = Callable[[slice, int, torch.Generator], Tensor]
 
-CHUNK_ELEMENTS = 1 << 19
-"""Numbers in an integrator's largest temporary: 2 to 4 MB, about a core's cache, whatever m and q."""
-
 
 @dataclass(frozen=True)
 class Problem:

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from ldaf_bench.theory.arguments import require, require_count, require_fraction
 from ldaf_bench.theory.bounds import kl_inverse
+from ldaf_bench.theory.chunks import chunk_length, chunks
 from ldaf_bench.theory.integrate.bonferroni import hunter_worsley
 from ldaf_bench.theory.integrate.kernels import count_errors, cross_entropy
-from ldaf_bench.theory.integrate.problem import CHUNK_ELEMENTS, Loss, Problem, Risk
+from ldaf_bench.theory.integrate.problem import Loss, Problem, Risk
 from ldaf_bench.theory.seeds import named_generator, named_seed
 
 
@@ -37,14 +38,10 @@ def evaluate(problem: Problem, points: Tensor, loss: Loss) -> Tensor:
     For the cross-entropy it is differentiable in the problem's mean and factor.
     """
     points = points.to(problem.mean)
-    chunk = min(points.shape[-1], 4096)
-    step = max(1, CHUNK_ELEMENTS // (chunk * problem.num_classes))
     mean, factor = problem.differences()
-    pieces = zip(mean.split(step), factor.split(step), strict=True)
     if loss == "cross_entropy":
-        return torch.cat([cross_entropy(*piece, points, chunk) for piece in pieces])
-    counts = [sum(count_errors(*piece, some) for some in points.split(chunk, -1)) for piece in pieces]
-    return torch.cat(counts) / points.shape[-1]
+        return cross_entropy(mean, factor, points)
+    return count_errors(mean, factor, points) / points.shape[-1]
 
 
 def _sobol(problem: Problem, num_points: int, *purpose: str | int) -> Tensor:
@@ -59,22 +56,16 @@ def qmc(problem: Problem, loss: Loss, *, num_points: int, seed: int, delta: floa
     return Risk("qmc", loss, per_datum.detach(), per_datum.mean(), "none", None, None, 0.0, size)
 
 
-def rqmc(
-    problem: Problem, loss: Loss, *, num_points: int, seed: int, delta: float, num_scrambles: int = 8
-) -> Risk:
+def rqmc(problem: Problem, loss: Loss, *, num_points: int, seed: int, delta: float, num_scrambles: int = 8) -> Risk:
     """Independent scrambles with `num_points` in all: unbiased, with a standard error between scrambles."""
     require_count("num_scrambles", num_scrambles, minimum=2)
     each = num_points // num_scrambles
     require(each >= 1, "num_points", f"at least num_scrambles = {num_scrambles}", num_points)
-    runs = torch.stack(
-        [evaluate(problem, _sobol(problem, each, "rqmc", seed, k), loss) for k in range(num_scrambles)]
-    )
+    runs = torch.stack([evaluate(problem, _sobol(problem, each, "rqmc", seed, k), loss) for k in range(num_scrambles)])
     per_datum = runs.mean(0)
     spread = float(runs.detach().mean(1).std()) / math.sqrt(num_scrambles)
     size = problem.num_data * each * num_scrambles
-    return Risk(
-        "rqmc", loss, per_datum.detach(), per_datum.mean(), "standard error", spread, None, 0.0, size
-    )
+    return Risk("rqmc", loss, per_datum.detach(), per_datum.mean(), "standard error", spread, None, 0.0, size)
 
 
 def mc(
@@ -121,43 +112,37 @@ def mc(
         share = len(sampled) / problem.num_data
         upper += share * float(kl_inverse(hits, math.log(1 / delta) / size))
         error = share * math.sqrt(hits * (1 - hits) / size)
-    return Risk(
-        "mc", loss, per_datum, per_datum.mean(), "upper bound", error, min(upper, 1.0), delta, size
-    )
+    return Risk("mc", loss, per_datum, per_datum.mean(), "upper bound", error, min(upper, 1.0), delta, size)
 
 
 def _bernoulli_means(mean: Tensor, factor: Tensor, num_points: int, generator: torch.Generator) -> Tensor:
     """The share of draws with an error, for every datum; normals are drawn into one reused buffer."""
     dimension = mean.shape[1]
-    chunk = min(num_points, 8192)
-    step = max(1, 2 * CHUNK_ELEMENTS // (chunk * dimension))
+    width = min(num_points, 4096)
     counts = torch.zeros(len(mean), dtype=torch.float64, device=mean.device)
-    buffer = mean.new_empty(step * dimension * chunk)
-    for begin in range(0, len(mean), step):
-        part = slice(begin, begin + step)
-        size = len(mean[part])
-        for done in range(0, num_points, chunk):
-            some = min(chunk, num_points - done)
-            points = buffer[: size * dimension * some].view(size, dimension, some)
+    buffer = mean.new_empty(chunk_length(width * dimension) * dimension * width)
+    for part in chunks(len(mean), width * dimension):
+        for done in range(0, num_points, width):
+            shape = (part.stop - part.start, dimension, min(width, num_points - done))
+            points = buffer[: math.prod(shape)].view(shape)
             points.normal_(generator=generator)
-            differences = torch.baddbmm(mean[part, :, None], factor[part], points)
-            counts[part] += (differences.amax(1) >= 0).sum(-1)
+            counts[part] += count_errors(mean[part], factor[part], points)
     return counts / num_points
 
 
 def _mc_cross_entropy(problem: Problem, num_points: int, generator: torch.Generator) -> Risk:
     """Fresh draws in at least two batches, between which the standard error is taken."""
     require_count("num_points", num_points, minimum=2)
-    chunk = min(num_points // 2, 4096)
-    step = max(1, CHUNK_ELEMENTS // (chunk * problem.num_classes))
+    width = min(num_points // 2, 4096)
     mean, factor = problem.differences()
     means, variances = [], []
-    for some_mean, some_factor in zip(mean.split(step), factor.split(step), strict=True):
+    for part in chunks(problem.num_data, width * mean.shape[1]):
+        some_mean, some_factor = mean[part], factor[part]
         runs, shares = [], []
-        for done in range(0, num_points, chunk):
-            size = min(chunk, num_points - done)
+        for done in range(0, num_points, width):
+            size = min(width, num_points - done)
             points = some_mean.new_empty(*some_mean.shape, size).normal_(generator=generator)
-            runs.append(cross_entropy(some_mean, some_factor, points, size))
+            runs.append(cross_entropy(some_mean, some_factor, points))
             shares.append(size / num_points)
         share = torch.tensor(shares, dtype=torch.float64, device=problem.mean.device)
         stacked = torch.stack(runs)
@@ -167,47 +152,40 @@ def _mc_cross_entropy(problem: Problem, num_points: int, generator: torch.Genera
     per_datum = torch.cat(means)
     error = math.sqrt(float(torch.cat(variances).sum())) / problem.num_data
     size = problem.num_data * num_points
-    return Risk(
-        "mc", "cross_entropy", per_datum.detach(), per_datum.mean(), "standard error", error, None, 0.0, size
-    )
+    return Risk("mc", "cross_entropy", per_datum.detach(), per_datum.mean(), "standard error", error, None, 0.0, size)
 
 
 def forward_mc(problem: Problem, loss: Loss, *, num_points: int, seed: int, delta: float) -> Risk:
     r"""A fresh v₀ and a full flow integration for every sample: what methods without a pushforward must do.
 
-    The same guarantee as `mc`, at the price of N = m·q flow integrations: the baseline of every cost figure.
+    The same guarantee as `mc`, at the price of N = m·q flow integrations: the baseline of every cost figure. The
+    standard error counts the spread between data in, and is on the safe side.
     """
     require_count("num_points", num_points)
     require_fraction("delta", delta)
-    require(problem.draw is not None, "problem", "built with a draw (see `flow_draw`) for forward_mc", "without")
-    assert problem.draw is not None
+    draw = problem.draw
+    if draw is None:
+        raise ValueError("problem must be built with a draw (see `flow_draw`) for forward_mc, but has none.")
     generator = named_generator("forward_mc", seed, device=problem.mean.device)
-    step = 64
-    losses, squares = [], 0.0
+    per_datum = torch.zeros(problem.num_data, dtype=torch.float64, device=problem.mean.device)
+    squares = 0.0
     with torch.no_grad():
-        for begin in range(0, problem.num_data, step):
-            part = slice(begin, begin + step)
+        for part in chunks(problem.num_data, 1, total=64):
             labels = problem.labels[part, None]
-            total = torch.zeros(len(labels), dtype=torch.float64, device=labels.device)
             for done in range(0, num_points, 32):
-                logits = problem.draw(part, min(32, num_points - done), generator)
+                logits = draw(part, min(32, num_points - done), generator)
                 own = logits.gather(-1, labels[..., None].expand(-1, logits.shape[1], 1))
-                if loss == "zero_one":
-                    # A tie with another class is an error: strictly fewer than one rival reaches y.
+                if loss == "zero_one":  # a tie is an error: y itself and one more reach y's logit
                     value = ((logits >= own).sum(-1) > 1).double()
                 else:
                     value = (logits.logsumexp(-1) - own[..., 0]).double()
-                total += value.sum(1)
-                squares += float((value - value.mean(1, keepdim=True)).square().sum())
-            losses.append(total / num_points)
-    per_datum = torch.cat(losses)
+                per_datum[part] += value.sum(1)
+                squares += float(value.square().sum())
     size = problem.num_data * num_points
-    value = float(per_datum.mean())
-    if loss == "zero_one":
-        upper = float(kl_inverse(value, math.log(1 / delta) / size))
-        error = math.sqrt(value * (1 - value) / size)
-        return Risk(
-            "forward_mc", loss, per_datum, per_datum.mean(), "upper bound", error, upper, delta, size
-        )
-    error = math.sqrt(squares) / size
-    return Risk("forward_mc", loss, per_datum, per_datum.mean(), "standard error", error, None, 0.0, size)
+    per_datum /= num_points
+    mean = float(per_datum.mean())
+    error = math.sqrt(max(0.0, squares / size - mean**2) / size)
+    if loss == "cross_entropy":
+        return Risk("forward_mc", loss, per_datum, per_datum.mean(), "standard error", error, None, 0.0, size)
+    upper = float(kl_inverse(mean, math.log(1 / delta) / size))
+    return Risk("forward_mc", loss, per_datum, per_datum.mean(), "upper bound", error, upper, delta, size)

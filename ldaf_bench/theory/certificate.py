@@ -1,0 +1,79 @@
+r"""One certificate: bound, integration error and selection, paid for together.
+
+With probability at least 1 − ε − δ′ over the certificate set and the integration's draws, *all* certificates that
+share a `Budget` hold at once, so that any of them may be picked afterwards. What could break that promise is
+not an argument here: m is the number of data that the risk was integrated over, a risk without a guarantee gives
+`certified=False`, and a risk that was integrated at a larger δ′ than the budget has for it is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ldaf_bench.theory.arguments import require, require_count, require_entry, require_fraction
+from ldaf_bench.theory.bounds import BOUNDS, FIXED_CLASSIFIER
+from ldaf_bench.theory.integrate import Risk
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much may fail, and among how many certificates a choice can be made."""
+
+    epsilon: float
+    """ε, for the bounds."""
+    delta: float
+    """δ′, for the integrations."""
+    num_choices: int = 1
+    """K: priors (and bounds, where none dominates) that could be picked; fixed before anything runs."""
+
+    def __post_init__(self) -> None:
+        require_fraction("epsilon", self.epsilon)
+        require_fraction("delta", self.delta)
+        require_count("num_choices", self.num_choices)
+        total = self.epsilon + self.delta
+        require(total < 1, "epsilon + delta", "below 1", total)
+
+    @property
+    def epsilon_each(self) -> float:
+        """ε/K, what one bound is evaluated at."""
+        return self.epsilon / self.num_choices
+
+    @property
+    def delta_each(self) -> float:
+        """δ′/K, what one integration is run at."""
+        return self.delta / self.num_choices
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A bound on the true 0-1 risk of a stochastic classifier, with everything needed to check it."""
+
+    bound: str
+    value: float
+    """The certified risk, at most 1."""
+    certified: bool
+    """Whether it rests on a guaranteed integration; if not, it is the paper's estimate of a certificate."""
+    risk: float
+    """The empirical Gibbs risk that entered the bound: its guaranteed upper end if there is one."""
+    kl: float
+    num_points: int
+    """m."""
+    budget: Budget
+    integrator: str
+
+
+def certify(bound: str, risk: Risk, kl: float, budget: Budget) -> Certificate:
+    r"""B(r⁺, KL, m, ε/K) where r ≤ r⁺ except with probability δ′/K. [Langford05, Sec. 5; MATH, budget]
+
+    Every bound increases in the risk, so that B(r, …) ≤ B(r⁺, …) wherever the integration holds; a union bound over
+    the K choices and over the two events gives ε + δ′.
+    """
+    require_entry("bound", bound, BOUNDS)
+    require(bound not in FIXED_CLASSIFIER, "bound", "one for stochastic classifiers", repr(bound))
+    require(risk.loss == "zero_one", "risk", "of the 0-1 loss, the only bounded one here", risk.loss)
+    affordable = risk.delta <= budget.delta_each * (1 + 1e-12)
+    require(affordable, "risk", f"integrated at delta ≤ {budget.delta_each:g}", f"at {risk.delta:g}")
+    used = float(risk.value) if risk.upper is None else risk.upper
+    num_points = len(risk.per_datum)
+    value = min(1.0, float(BOUNDS[bound](used, kl, num_points, budget.epsilon_each)))
+    return Certificate(bound, value, risk.certified, used, float(kl), num_points, budget, risk.integrator)

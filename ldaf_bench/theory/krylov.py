@@ -145,13 +145,11 @@ def phi_divided_difference(order: int, x: Tensor, y: Tensor, num_nodes: int = 32
     middle, half = (x + y) / 2, (x - y) / 2
     if order == 0:
         return middle.exp() * _sinhc(half)
-    total = torch.zeros_like(middle)
-    nodes, weights = np.polynomial.legendre.leggauss(num_nodes)
-    for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
-        rest = 1.0 - float(node)
-        scale = float(weight) * rest * float(node) ** (order - 1) / math.factorial(order - 1)
-        total = total + scale * (rest * middle).exp() * _sinhc(rest * half)
-    return total
+    nodes, weights = (torch.as_tensor(a).to(x) for a in np.polynomial.legendre.leggauss(num_nodes))
+    theta = (nodes + 1) / 2
+    scale = weights / 2 * (1 - theta) * theta ** (order - 1) / math.factorial(order - 1)
+    middle, half = (1 - theta) * middle[..., None], (1 - theta) * half[..., None]
+    return (middle.exp() * _sinhc(half)) @ scale
 
 
 def _sinhc(z: Tensor) -> Tensor:
@@ -215,7 +213,7 @@ class _PhiAction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, settings, apply, start, *params):  # type: ignore[no-untyped-def]
         space = _space(settings, apply, params, start)
-        ctx.settings, ctx.apply = settings, apply
+        ctx.settings, ctx.operator = settings, apply
         ctx.save_for_backward(start, *params)
         value, error = _evaluate(settings.order, settings.horizon, space)
         ctx.mark_non_differentiable(error)
@@ -231,8 +229,8 @@ class _PhiAction(torch.autograd.Function):
         """
         start, *params = ctx.saved_tensors
         order, horizon, *_ = ctx.settings
-        left = _space(ctx.settings, ctx.apply, params, gradient.contiguous())
-        right = _space(ctx.settings, ctx.apply, params, start)
+        left = _space(ctx.settings, ctx.operator, params, gradient.contiguous())
+        right = _space(ctx.settings, ctx.operator, params, start)
         values_u, vectors_u, first_u = _eigen(left)
         values_v, vectors_v, first_v = _eigen(right)
         difference = phi_divided_difference(order, horizon * values_u[..., :, None], horizon * values_v[..., None, :])
@@ -241,7 +239,7 @@ class _PhiAction(torch.autograd.Function):
         with torch.enable_grad():
             needs = ctx.needs_input_grad[3:]
             leaves = [p.detach().requires_grad_(need) for p, need in zip(params, needs, strict=True)]
-            image = ctx.apply(leaves, (core @ right.basis).flatten(1, 2))
+            image = ctx.operator(leaves, (core @ right.basis).flatten(1, 2))
             wanted = [leaf for leaf in leaves if leaf.requires_grad]
             scalar = (left.basis.flatten(1, 2) * image).sum()
             found = iter(torch.autograd.grad(scalar, wanted) if wanted else ())

@@ -1,7 +1,7 @@
 r"""Do the certificates hold? `python -m ldaf_bench.simulate [--repeats 2000]`
 
-A world with a known true risk: finitely many inputs, each with its own label probabilities. Every repeat draws fresh data
-sets and goes the whole way with the package's own functions — a prior trained on its own data, the pushforward, a
+A world with a known true risk: finitely many inputs, each with its own label probabilities. Every repeat draws fresh
+data sets and goes the whole way with the package's own functions — a prior trained on its own data, the pushforward, a
 posterior fitted on the certificate set, integration, bound — and compares the certificate with the true Gibbs risk,
 which for three classes is a sum of one- and two-dimensional normal probabilities.
 
@@ -63,7 +63,7 @@ class World(NamedTuple):
 class Data(NamedTuple):
     """A sample: which input, and its label."""
 
-    index: Tensor
+    chosen: Tensor
     labels: Tensor
 
 
@@ -96,7 +96,7 @@ def train_prior(world: World, data: Data, scale: float, steps: int, seed: int) -
 
     for _ in range(steps):
         optimizer.zero_grad()
-        logits = forward("daf", FLOWS["daf"].constrain(omega), features(world.inputs[data.index]))
+        logits = forward("daf", FLOWS["daf"].constrain(omega), features(world.inputs[data.chosen]))
         torch.nn.functional.cross_entropy(logits, data.labels).backward()
         optimizer.step()
     with torch.no_grad():
@@ -106,7 +106,7 @@ def train_prior(world: World, data: Data, scale: float, steps: int, seed: int) -
 
 def select(pushed: Pushforward, data: Data) -> Pushforward:
     """The pushforward of a sample."""
-    return Pushforward(*(part[data.index] for part in pushed))
+    return Pushforward(*(part[data.chosen] for part in pushed))
 
 
 def true_risk(world: World, pushed: Pushforward, gaussian: Gaussian) -> float:
@@ -164,7 +164,7 @@ class Chain:
                 outcome[f"{bound} / {integrator}"] = certify(bound, risk, kl, BUDGET).value < truth
         guess = prior.pushed.mean.argmax(-1)
         mean_truth = float((1 - self.world.labels[torch.arange(INPUTS), guess]).mean())
-        errors = float((guess[data.index] != data.labels).double().mean())
+        errors = float((guess[data.chosen] != data.labels).double().mean())
         for bound in sorted(FIXED_CLASSIFIER):
             value = float(BOUNDS[bound](errors, 0.0, len(data.labels), BUDGET.epsilon))
             outcome[f"{bound} / mean classifier"] = value < mean_truth
@@ -327,9 +327,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for tally in tallies:
         style = "" if tally.as_expected else "bold red"
         rate = f"{tally.failures / tally.repeats:.4f}"
-        table.add_row(
-            tally.variant, tally.certificate, str(tally.repeats), str(tally.failures), rate, tally.verdict, style=style
-        )
+        cells = (tally.variant, tally.certificate, str(tally.repeats), str(tally.failures), rate, tally.verdict)
+        table.add_row(*cells, style=style)
     console.print(table)
     wrong = sum(not tally.as_expected for tally in tallies)
     if wrong:

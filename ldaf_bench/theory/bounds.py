@@ -34,12 +34,14 @@ def _tensor(name: str, value: Number, low: float = 0.0, high: float = math.inf) 
 def binary_kl(r: Number, p: Number) -> Tensor:
     r"""kl(r‖p) = r ln(r/p) + (1 − r) ln((1 − r)/(1 − p)), with 0 ln 0 = 0; infinite where p excludes r.
 
-    As −r log1p(δ/r) − (1−r) log1p(−δ/(1−r)) with δ = p − r, which is accurate for p close to r.
+    As −r log1p(δ/r) − (1−r) log1p(−δ/(1−r)) with δ = p − r, which is accurate for p close to r. A risk below 1e-290
+    counts as 0: its term is smaller still, but δ/r would overflow.
     """
     r, p = _tensor("r", r, high=1.0), _tensor("p", p, high=1.0)
     delta = p - r
     one = torch.ones_like(delta)
-    left = torch.where(r > 0, -r * torch.log1p(delta / torch.where(r > 0, r, one)), 0 * one)
+    some = r > 1e-290
+    left = torch.where(some, -r * torch.log1p(delta / torch.where(some, r, one)), 0 * one)
     right = torch.where(r < 1, -(1 - r) * torch.log1p(-delta / torch.where(r < 1, 1 - r, one)), 0 * one)
     return (left + right).clamp(min=0)
 

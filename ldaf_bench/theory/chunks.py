@@ -8,12 +8,12 @@ NUMBERS = 1 << 20
 """Numbers in one temporary of a chunk: 4 to 8 MB. Larger ones gain nothing, and leave the cache."""
 
 
-def chunk_length(numbers_per_datum: int, total: int = NUMBERS) -> int:
-    """The number of data whose temporaries together hold about `total` numbers; at least one."""
-    return max(1, total // max(1, numbers_per_datum))
+def chunk_length(numbers_per_datum: int, total: int | None = None) -> int:
+    """The number of data whose temporaries together hold about `total` (or `NUMBERS`) numbers; at least one."""
+    return max(1, (total or NUMBERS) // max(1, numbers_per_datum))
 
 
-def chunks(num_data: int, numbers_per_datum: int, total: int = NUMBERS) -> Iterator[slice]:
+def chunks(num_data: int, numbers_per_datum: int, total: int | None = None) -> Iterator[slice]:
     """Consecutive slices of that length that cover all data."""
     length = chunk_length(numbers_per_datum, total)
     for begin in range(0, num_data, length):

@@ -105,8 +105,8 @@ def cholesky(matrices: Tensor) -> Tensor:
         bad = (info != 0) | ~torch.isfinite(factor.detach()).flatten(1).all(-1)
         where = torch.nonzero(bad)
         raise ArithmeticError(
-            f"The logit covariance of {len(where)} of {len(matrices)} data, first at {int(where[0])}, is not "
-            f"positive definite in {matrices.dtype}: the start's covariance or the flow is degenerate."
+            f"The logit covariance of {len(where)} of {len(matrices)} data, first at position {int(where[0])} of them, "
+            f"is not positive definite in {matrices.dtype}: the start's covariance or the flow is degenerate."
         )
     return factor
 

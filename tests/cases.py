@@ -1,0 +1,58 @@
+"""Random problems of any size, for the tests: everything from one integer seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ldaf_bench.selfcheck import shipped
+from ldaf_bench.theory.flows import initial_parameter
+from ldaf_bench.theory.gaussian import DiagonalRankOne
+from ldaf_bench.theory.integrate import Problem
+
+SHARED = Path(__file__).parents[2] / "shared" / "fixtures"
+
+nodes = st.integers(1, 5)
+classes = st.integers(2, 5)
+seeds = st.integers(0, 10_000)
+
+
+def ground_truth() -> list[Path]:
+    """All files of ground truth there are: the shared ones where they exist, else those of the package."""
+    return sorted(SHARED.glob("*.npz")) or shipped()
+
+
+def rng(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=rng(seed))
+
+
+def parameter(flow: str, n: int, c: int, seed: int, scale: float = 1.0) -> Tensor:
+    return scale * initial_parameter(flow, n, c, generator=rng(seed), dtype=torch.float64)
+
+
+def gaussian(size: int, seed: int) -> DiagonalRankOne:
+    d, q = normal(2, size, seed=seed)
+    return DiagonalRankOne(0.1 + d.abs(), 0.3 * q)
+
+
+class Labelled(NamedTuple):
+    problem: Problem
+    seed: int
+
+
+def logits_problem(m: int, c: int, seed: int, scale: float = 1.0, dtype: torch.dtype = torch.float64) -> Problem:
+    """Gaussian logits with correlated noise; labels mostly, but not always, at the largest mean."""
+    mean = 2 * normal(m, c, seed=seed)
+    noise = scale * normal(m, c - 1, c + 1, seed=seed + 1)
+    factor = torch.linalg.cholesky(noise @ noise.mT / (c + 1))
+    flip = torch.rand(m, generator=rng(seed + 2)) < 0.2
+    labels = torch.where(flip, torch.randint(c, (m,), generator=rng(seed + 3)), mean.argmax(-1))
+    return Problem(mean.to(dtype), factor.to(dtype), labels)

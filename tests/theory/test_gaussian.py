@@ -1,0 +1,88 @@
+"""The start's distribution: determinant, inverse, samples, and a KL divergence that is never wrong."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ldaf_bench.theory.gaussian import Dense, DiagonalRankOne, kl_divergence, sample
+from tests import reference
+from tests.cases import gaussian, normal, rng, seeds
+
+sizes = st.integers(1, 12)
+
+
+def dense(size, seed):
+    return Dense(0.3 * normal(size, size, seed=seed) + torch.eye(size, dtype=torch.float64))
+
+
+families = pytest.mark.parametrize("family", [gaussian, dense])
+
+
+@families
+@given(size=sizes, seed=seeds)
+def test_interface_equals_the_dense_factor(family, size, seed):
+    start = family(size, seed)
+    b, rows, matrix = start.factor(), normal(3, 2, size, seed=seed + 1), normal(size, 4, seed=seed + 2)
+    torch.testing.assert_close(start.pull(rows), rows @ b)
+    torch.testing.assert_close(start.act(rows), rows @ b.mT)
+    torch.testing.assert_close(start.logdet(), torch.linalg.slogdet(b).logabsdet, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(b @ start.solve(matrix), matrix, rtol=1e-7, atol=1e-7)
+    assert start.pull(rows.float()).dtype == torch.float32
+
+
+@families
+def test_samples_have_the_covariance(family):
+    start = family(4, 1)
+    draws = sample(start, 100_000, rng(2))
+    truth = start.factor() @ start.factor().mT
+    scale = torch.outer(truth.diagonal(), truth.diagonal()).sqrt()
+    assert ((torch.cov(draws.T) - truth).abs() < 6 * scale / 100_000**0.5).all()
+
+
+@given(sizes, seeds, st.sampled_from([(gaussian, gaussian), (dense, gaussian), (gaussian, dense), (dense, dense)]))
+def test_kl_equals_the_dense_formula_and_is_not_negative(size, seed, pair):
+    posterior, prior = pair[0](size, seed), pair[1](size, seed + 1)
+    value = float(kl_divergence(posterior, prior))
+    truth = reference.kl(posterior.factor().numpy(), prior.factor().numpy())
+    assert value >= 0
+    assert value == pytest.approx(truth, rel=1e-6, abs=1e-7)
+
+
+@families
+@given(size=sizes, seed=seeds)
+def test_kl_vanishes_at_equality_and_only_there(family, size, seed):
+    start = family(size, seed)
+    assert float(kl_divergence(start, start)) < 1e-9
+    other = Dense(1.1 * start.factor())
+    assert float(kl_divergence(other, start)) == pytest.approx(size * (0.5 * (1.21 - 1) - np.log(1.1)), rel=1e-6)
+
+
+def test_gradients_of_kl_equal_finite_differences():
+    prior = gaussian(5, 3)
+    leaves = (prior.d.clone().add(0.1).requires_grad_(), prior.q.clone().mul(1.2).requires_grad_())
+    assert torch.autograd.gradcheck(lambda d, q: kl_divergence(DiagonalRankOne(d, q), prior), leaves)
+
+
+ones = torch.ones(3, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: DiagonalRankOne(torch.tensor([1.0, 0, 1]).double(), ones), "d must be away from 0"),
+        (lambda: DiagonalRankOne(-3 * ones, ones), "q must be such that"),
+        (lambda: DiagonalRankOne(ones, ones[:2]), "q must be of shape"),
+        (lambda: DiagonalRankOne(ones.float(), ones), "d must be float64"),
+        (lambda: DiagonalRankOne(ones, ones * torch.nan), "q must be finite"),
+        (lambda: Dense(torch.ones(3, 3).double()), "b must be invertible"),
+        (lambda: Dense(torch.zeros(3, 3).double()), "b must be invertible"),
+        (lambda: Dense(torch.eye(3)), "b must be float64"),
+        (lambda: Dense(torch.ones(3, 2).double()), "b must be of shape"),
+        (lambda: kl_divergence(gaussian(3, 1), gaussian(4, 1)), "posterior must be of the prior's size 4"),
+    ],
+)
+def test_singular_or_misshapen_factors_are_refused(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()

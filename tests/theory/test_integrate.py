@@ -1,0 +1,228 @@
+"""Every entry of INTEGRATORS: right within its own error, honest about its guarantee, small in memory."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ldaf_bench.theory.integrate import (
+    CERTIFYING,
+    INTEGRATORS,
+    Problem,
+    evaluate,
+    flow_draw,
+    integrate,
+    problem,
+    sobol_normals,
+)
+from ldaf_bench.theory.integrate.bonferroni import hunter_worsley
+from ldaf_bench.theory.integrate.sampling import mc
+from ldaf_bench.theory.pushforward import push
+from tests import reference
+from tests.cases import classes, gaussian, logits_problem, normal, parameter, seeds
+
+every_integrator = pytest.mark.parametrize("integrator", INTEGRATORS)
+POINTS = {"forward_mc": 256, "mc": 4096, "qmc": 8192, "rqmc": 8192, "conditional": 512, "bonferroni": 1}
+DRAWS = 200_000
+
+
+def flow_problem(m=8, n=3, c=4, seed=1):
+    omega, features = parameter("daf", n, c, seed, scale=2.0), normal(m, n, c, seed=seed + 1)
+    start = gaussian(n * (c - 1), seed=seed + 2)
+    labels = features[:, 0].argmax(-1)
+    return problem(push("daf", omega, features), start, labels, flow_draw("daf", omega, features, 1.0, start))
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    p = flow_problem()
+    return p, reference.monte_carlo(p.mean.numpy(), p.factor.numpy(), p.labels.numpy(), DRAWS, seed=7)
+
+
+@every_integrator
+def test_zero_one_risk_agrees_with_a_long_monte_carlo_run(integrator, sampled):
+    p, (truth, _, _) = sampled
+    risk = integrate(integrator, p, num_points=POINTS[integrator])
+    deviation = np.sqrt(truth * (1 - truth) / DRAWS)
+    own = np.sqrt(truth * (1 - truth) / POINTS[integrator]) if "mc" in integrator else 2e-3
+    gap = risk.per_datum.numpy() - truth
+    if integrator == "bonferroni":
+        assert (gap > -5 * deviation).all()
+        assert gap.mean() < 0.03
+    else:
+        assert (np.abs(gap) < 5 * (deviation + own) + 1e-9).all()
+    assert float(risk.value) == pytest.approx(float(risk.per_datum.mean()))
+
+
+@pytest.mark.parametrize("integrator", ["forward_mc", "mc", "qmc", "rqmc"])
+def test_cross_entropy_agrees_with_a_long_monte_carlo_run(integrator, sampled):
+    p, (_, truth, error) = sampled
+    risk = integrate(integrator, p, "cross_entropy", num_points=POINTS[integrator])
+    own = error * math.sqrt(DRAWS / POINTS[integrator])
+    assert (np.abs(risk.per_datum.numpy() - truth) < 5 * (error + own)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@given(c=classes, seed=seeds)
+def test_estimates_agree_among_each_other(dtype, c, seed):
+    p = logits_problem(20, c, seed, dtype=dtype)
+    names = ("qmc", "rqmc", "conditional")
+    values = {name: float(integrate(name, p, num_points=2048, seed=seed).value) for name in names}
+    assert values["qmc"] == pytest.approx(values["conditional"], abs=4e-3)
+    assert values["rqmc"] == pytest.approx(values["conditional"], abs=8e-3)
+
+
+@given(classes, seeds)
+def test_bonferroni_is_above_the_truth_and_exact_for_two_rivals(c, seed):
+    p = logits_problem(30, c, seed, scale=2.0)
+    bound, truth = hunter_worsley(p), integrate("conditional", p, num_points=4096, seed=seed).per_datum
+    assert (bound >= truth - 2e-4).all()
+    assert (bound <= 1).all()
+    if c <= 3:
+        torch.testing.assert_close(bound, truth, rtol=0, atol=2e-4)
+
+
+def test_conditional_is_exact_where_nothing_is_left_to_integrate():
+    p = logits_problem(40, 2, seed=3)
+    mean, factor = p.differences()
+    truth = torch.special.ndtr(mean[:, 0] / factor[:, 0, 0].abs())
+    torch.testing.assert_close(integrate("conditional", p, num_points=1).per_datum, truth)
+
+
+@every_integrator
+def test_statement_fits_the_guarantee(integrator):
+    p = flow_problem()
+    risk = integrate(integrator, p, num_points=64, delta=0.02)
+    assert risk.certified == (integrator in CERTIFYING)
+    assert risk.integrator == integrator
+    if integrator in CERTIFYING:
+        assert risk.upper is not None
+        assert float(risk.value) <= risk.upper <= 1
+        assert risk.delta == (0.0 if integrator == "bonferroni" else 0.02)
+    else:
+        assert risk.upper is None
+    assert (risk.standard_error is not None) == (integrator in ("rqmc", "mc", "forward_mc"))
+    if integrator not in ("conditional", "bonferroni"):
+        assert not integrate(integrator, p, "cross_entropy", num_points=64).certified
+
+
+@every_integrator
+def test_seeded_and_reproducible(integrator):
+    p = flow_problem()
+    first, again, other = (integrate(integrator, p, num_points=64, seed=seed).per_datum for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert torch.equal(first, other) == (integrator == "bonferroni")
+
+
+def test_upper_bound_of_mc_fails_no_more_often_than_delta():
+    p = logits_problem(10, 4, seed=5)
+    truth = float(integrate("conditional", p, num_points=8192).value)
+    for negligible in (0.0, 0.3):  # the second skips, and must be as valid
+        uppers = [mc(p, "zero_one", num_points=20, seed=k, delta=0.2, negligible=negligible).upper for k in range(400)]
+        failures = sum(upper < truth for upper in uppers)
+        assert failures <= 0.2 * 400 + 4 * math.sqrt(400 * 0.2 * 0.8)
+        assert failures > 0  # a bound that never fails at δ′ = 0.2 would be wasteful or broken
+
+
+def test_data_that_cannot_matter_are_charged_but_not_sampled():
+    p = logits_problem(50, 4, seed=6, scale=0.5)
+    sure = Problem(p.mean + 40 * torch.nn.functional.one_hot(p.labels, 4), p.factor, p.labels)
+    mixed = Problem(torch.cat([p.mean, sure.mean]), torch.cat([p.factor] * 2), torch.cat([p.labels] * 2))
+    risk = mc(mixed, "zero_one", num_points=100, seed=0, delta=0.01)
+    assert risk.num_evaluations <= 50 * 100
+    skipped = hunter_worsley(mixed) <= 1e-7
+    assert torch.equal(risk.per_datum[skipped], hunter_worsley(mixed)[skipped])
+    everything = mc(mixed, "zero_one", num_points=100, seed=0, delta=0.01, negligible=0.0)
+    assert everything.num_evaluations == 100 * 100
+
+
+def test_standard_errors_cover():
+    p = logits_problem(20, 4, seed=8)
+    truth = float(integrate("qmc", p, "cross_entropy", num_points=1 << 16).value)
+    for name in ("mc", "rqmc"):
+        runs = [integrate(name, p, "cross_entropy", num_points=256, seed=k) for k in range(60)]
+        scores = [(float(run.value) - truth) / run.standard_error for run in runs]
+        assert sum(abs(score) < 3.5 for score in scores) >= 54  # few degrees of freedom: heavier than normal
+
+
+@pytest.mark.parametrize("integrator", ["mc", "qmc", "rqmc"])
+def test_cross_entropy_is_differentiable_in_mean_and_factor(integrator):
+    p = logits_problem(3, 4, seed=9)
+    leaves = (p.mean.clone().requires_grad_(), p.factor.clone().requires_grad_())
+
+    def value(mean, factor):
+        return integrate(integrator, Problem(mean, factor, p.labels), "cross_entropy", num_points=64).value
+
+    assert torch.autograd.gradcheck(value, leaves, eps=1e-6, atol=1e-8)
+
+
+@given(classes, seeds)
+def test_tiny_cross_entropies_keep_their_relative_accuracy_in_float32(c, seed):
+    p = logits_problem(10, c, seed, scale=0.3)
+    sure = Problem(p.mean + 15 * torch.nn.functional.one_hot(p.labels, c), p.factor, p.labels)
+    half = Problem(sure.mean.float(), sure.factor.float(), sure.labels)
+    points = sobol_normals(c - 1, 64, seed)
+    torch.testing.assert_close(
+        evaluate(half, points, "cross_entropy"), evaluate(sure, points, "cross_entropy"), rtol=1e-4, atol=0
+    )
+
+
+def test_tiles_change_nothing(monkeypatch):
+    p = logits_problem(37, 4, seed=11)
+    points = sobol_normals(3, 8192, 1)
+    whole = [evaluate(p, points, loss) for loss in ("zero_one", "cross_entropy")]
+    drawn = integrate("mc", p, "cross_entropy", num_points=9000)
+    monkeypatch.setattr("ldaf_bench.theory.integrate.kernels.TILE", 7 * 3 * 4096)
+    parts = [evaluate(p, points, loss) for loss in ("zero_one", "cross_entropy")]
+    torch.testing.assert_close(whole[0], parts[0], rtol=0, atol=0)
+    torch.testing.assert_close(whole[1], parts[1], rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(integrate("mc", p, "cross_entropy", num_points=9000).value, drawn.value)
+
+
+@given(st.integers(1, 20), st.integers(0, 10), seeds)
+def test_sobol_points_are_balanced_nets_and_never_infinite(dimension, power, seed):
+    count = 1 << power
+    points = sobol_normals(dimension, count, seed)
+    assert points.shape == (dimension, count)
+    assert torch.isfinite(points).all()
+    cells = (torch.special.ndtr(points) * count).floor().clamp(0, count - 1)
+    for row in cells:  # exactly one point in every interval [k/count, (k+1)/count)
+        assert len(row.unique()) == count
+
+
+def test_ties_count_as_errors():
+    p = Problem(torch.zeros(1, 3).double(), 1e-3 * torch.eye(2).double()[None], torch.tensor([2]))
+    assert float(evaluate(p, torch.zeros(2, 5), "zero_one")) == 1.0
+
+
+good = logits_problem(4, 3, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: integrate("sobol", good), "integrator must be one of"),
+        (lambda: integrate("qmc", good, "hinge"), "loss must be zero_one or cross_entropy"),
+        (lambda: integrate("qmc", good, num_points=1000), "num_points must be a power of 2"),
+        (lambda: integrate("mc", good, num_points=0), "num_points must be an integer of at least 1"),
+        (lambda: integrate("mc", good, delta=0.0), "delta must be in the open interval"),
+        (lambda: integrate("rqmc", good, num_points=4), "num_points must be at least num_scrambles"),
+        (lambda: integrate("forward_mc", good), "problem must be built with a draw"),
+        (lambda: integrate("bonferroni", good, "cross_entropy"), "loss must be zero_one for bonferroni"),
+        (lambda: integrate("conditional", good, "cross_entropy"), "loss must be zero_one for conditional"),
+        (lambda: Problem(good.mean, good.factor, good.labels + 3), r"labels must be in 0 … 2"),
+        (lambda: Problem(good.mean, good.factor, good.labels - 3), r"labels must be in 0 … 2"),
+        (lambda: Problem(good.mean, good.factor, good.labels.double()), "labels must be of an integer dtype"),
+        (lambda: Problem(good.mean, good.factor, good.labels[:2]), r"labels must be of shape \(4\)"),
+        (lambda: Problem(good.mean * torch.nan, good.factor, good.labels), "mean must be finite"),
+        (lambda: Problem(good.mean, good.factor[:, :1], good.labels), r"factor must be of shape \(4, 2, 2\)"),
+        (lambda: Problem(good.mean[:0], good.factor[:0], good.labels[:0]), "mean must be of at least one datum"),
+        (lambda: Problem(good.mean[:, :1], good.factor, good.labels), "mean must be of at least two classes"),
+    ],
+)
+def test_bad_input_is_refused_by_name(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()

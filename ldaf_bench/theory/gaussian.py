@@ -24,10 +24,10 @@ class Gaussian(Protocol):
         """n(c − 1), the number of coordinates."""
 
     def act(self, z: Tensor) -> Tensor:
-        """B z, for z of shape (…, size), in z's dtype: maps white noise to a draw."""
+        """B z, for z of shape (…, size), in z's dtype and on its device: maps white noise to a draw."""
 
     def pull(self, rows: Tensor) -> Tensor:
-        """Gᵀ B, for rows Gᵀ of shape (…, size), in their dtype."""
+        """Gᵀ B, for rows Gᵀ of shape (…, size), in their dtype and on their device."""
 
     def logdet(self) -> Tensor:
         """log |det B|."""
@@ -74,7 +74,7 @@ class DiagonalRankOne:
         return self.pull(z)  # B is symmetric
 
     def pull(self, rows: Tensor) -> Tensor:
-        d, q = self.d.to(rows.dtype), self.q.to(rows.dtype)
+        d, q = self.d.to(rows), self.q.to(rows)
         flat = rows.reshape(-1, self.size)
         return torch.addr(flat * d, flat @ q, q).view(rows.shape)
 
@@ -112,10 +112,10 @@ class Dense:
         return len(self.b)
 
     def act(self, z: Tensor) -> Tensor:
-        return z @ self.b.to(z.dtype).mT
+        return z @ self.b.to(z).mT
 
     def pull(self, rows: Tensor) -> Tensor:
-        return rows @ self.b.to(rows.dtype)
+        return rows @ self.b.to(rows)
 
     def logdet(self) -> Tensor:
         return torch.linalg.slogdet(self.b).logabsdet

@@ -29,8 +29,9 @@ from ldaf_bench.theory.arguments import (
 from ldaf_bench.theory.bounds import best_lambda, complexity, lambda_value
 from ldaf_bench.theory.chunks import chunks
 from ldaf_bench.theory.gaussian import Dense, DiagonalRankOne, Gaussian, kl_divergence
-from ldaf_bench.theory.integrate import Problem, sobol_normals
+from ldaf_bench.theory.integrate import sobol_normals
 from ldaf_bench.theory.integrate.kernels import cross_entropy
+from ldaf_bench.theory.integrate.problem import differences
 from ldaf_bench.theory.pushforward import Pushforward, cholesky, covariance
 from ldaf_bench.theory.seeds import named_generator, named_seed
 
@@ -98,9 +99,14 @@ class _Model:
         self.points = points.to(pushed.mean)
         self.leaves, self.build, self.repair = _coordinates(prior, raw)
 
-    def surrogate(self, index: Tensor | None = None) -> Tensor:
-        """CE over all data, or over those of an index; `backward` on it fills the leaves' gradients."""
+    def objective(self, lam: float, epsilon: float, index: Tensor) -> Tensor:
+        """The bound at λ with the cross-entropy of the data of an index; differentiable."""
         gaussian = self.build(self.leaves)
+        c = complexity(kl_divergence(gaussian, self.prior), len(self.labels), epsilon)
+        return lambda_value(self.surrogate(gaussian, index), c, lam)
+
+    def surrogate(self, gaussian: Gaussian, index: Tensor | None = None) -> Tensor:
+        """The cross-entropy over all data, or over those of an index."""
         tensors = [t for t in vars(gaussian).values() if isinstance(t, Tensor)]
         result: Tensor = _Surrogate.apply(self, gaussian, index, *tensors)
         return result
@@ -110,12 +116,7 @@ class _Model:
         rows, mean = self.pushed.rows[part], self.pushed.mean[part]
         # Σ̂ in the cache's precision; its 9 × 9 factor in float64, where it is cheap and safe.
         factor = cholesky(covariance(rows, gaussian).double()).to(mean.dtype)
-        differences = Problem(mean, factor, self.labels[part]).differences()
-        return cross_entropy(*differences, self.points).sum()
-
-    def kl(self) -> Tensor:
-        """KL(posterior ‖ prior)."""
-        return kl_divergence(self.build(self.leaves), self.prior)
+        return cross_entropy(*differences(mean, factor, self.labels[part]), self.points).sum()
 
 
 class _Surrogate(torch.autograd.Function):
@@ -127,7 +128,7 @@ class _Surrogate(torch.autograd.Function):
         wanted = any(ctx.needs_input_grad)
         leaves = [t.detach().requires_grad_(wanted) for t in tensors]
         copy = type(gaussian)(*leaves)
-        total = torch.zeros((), dtype=torch.float64, device=tensors[0].device)
+        total = torch.zeros((), dtype=torch.float64, device=model.labels.device)
         for part in chunks(size, model.pushed.rows[0].numel()):
             with torch.set_grad_enabled(wanted):
                 value = model.chunk_value(copy, part if index is None else index[part])
@@ -136,7 +137,7 @@ class _Surrogate(torch.autograd.Function):
             total += value.detach()
         if wanted:
             ctx.save_for_backward(*(leaf.grad / size for leaf in leaves))
-        return total / size
+        return (total / size).to(tensors[0].device)  # beside the KL divergence, wherever the cache is
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -167,11 +168,6 @@ Advance = Callable[[float], None]
 """One alternation's epochs at fixed λ."""
 
 
-def _objective(model: _Model, lam: float, settings: FitSettings, index: Tensor | None) -> Tensor:
-    c = complexity(model.kl(), len(model.labels), settings.epsilon)
-    return lambda_value(model.surrogate(index), c, lam)
-
-
 def _batches(model: _Model, settings: FitSettings) -> Iterator[Tensor]:
     """Shuffled batches, epoch after epoch, for ever."""
     generator = named_generator("posterior batches", settings.seed)
@@ -187,7 +183,7 @@ def _stochastic(optimizer: torch.optim.Optimizer, model: _Model, settings: FitSe
     def advance(lam: float) -> None:
         for step in range(steps):
             optimizer.zero_grad()
-            value = _objective(model, lam, settings, next(batches))
+            value = model.objective(lam, settings.epsilon, next(batches))
             if not bool(torch.isfinite(value)):
                 raise ArithmeticError(f"the objective is {float(value)} at step {step} of {steps}")
             value.backward()
@@ -233,7 +229,8 @@ def fit(pushed: Pushforward, labels: Tensor, prior: Gaussian, settings: FitSetti
 
     def stand(alternation: int) -> Step:
         with torch.no_grad():
-            risk, kl = model.surrogate(), model.kl()
+            gaussian = model.build(model.leaves)
+            risk, kl = model.surrogate(gaussian), kl_divergence(gaussian, prior)
         c = complexity(kl, num_data, settings.epsilon)
         lam = best_lambda(risk, c)
         value = float(lambda_value(risk, c, lam))

@@ -57,13 +57,17 @@ class Problem:
 
         The 0-1 loss is 1 exactly where some D_j ≥ 0: a tie counts as an error.
         """
-        classes = torch.arange(self.num_classes, device=self.mean.device)
-        others = classes.expand(self.num_data, -1)[classes != self.labels[:, None]]
-        others = others.view(self.num_data, -1)
-        logits = class_factor(self.factor)
-        row = self.labels[:, None, None].expand(-1, 1, logits.shape[-1])
-        factor = logits.gather(1, others[..., None].expand(-1, -1, logits.shape[-1])) - logits.gather(1, row)
-        return self.mean.gather(1, others) - self.mean.gather(1, self.labels[:, None]), factor
+        return differences(self.mean, self.factor, self.labels)
+
+
+def differences(mean: Tensor, factor: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """`Problem.differences` for tensors that have been checked already."""
+    rivals = torch.arange(mean.shape[1] - 1, device=mean.device).expand_as(mean[:, 1:])
+    rivals = rivals + (rivals >= labels[:, None])  # skips y
+    logits = class_factor(factor)
+    own = labels[:, None, None].expand(-1, 1, logits.shape[-1])
+    moved = logits.gather(1, rivals[..., None].expand(-1, -1, logits.shape[-1])) - logits.gather(1, own)
+    return mean.gather(1, rivals) - mean.gather(1, labels[:, None]), moved
 
 
 def problem(pushed: Pushforward, gaussian: Gaussian, labels: Tensor, draw: Draw | None = None) -> Problem:

@@ -42,7 +42,7 @@ class BadFixtureError(ValueError):
 def read(path: Path) -> dict[str, Tensor]:
     """The arrays of one file. Refuses pickled content, missing keys and unreadable files."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             missing = [key for key in KEYS if key not in archive]
             if missing:
                 raise BadFixtureError(f"{path} lacks {', '.join(missing)}.")

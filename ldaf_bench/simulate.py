@@ -245,7 +245,7 @@ def _chain(name: str, seed: int) -> Outcome:
     if name == "leaking prior":
         return Chain(make_world(_NOISY), leak=True).broken(seed)
     if name == "wrong m":
-        return Chain(make_world(_NOISY), claimed_points=3000).broken(seed)
+        return Chain(make_world(_NOISY), claimed_points=6000).broken(seed)
     return Chain(make_world(_LEARNABLE)).honest(seed)
 
 

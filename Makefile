@@ -1,0 +1,43 @@
+# Everything runs from the virtual environment in .venv, made from the lock; nothing else is installed.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help install test check selfcheck simulate speed lock clean
+
+help:  ## What there is
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+install: .venv/.installed  ## Make the virtual environment from the lock
+
+.venv/.installed: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'Python 3.11 or newer is needed; say which one with make PYTHON=…'; exit 1; }
+	@echo 'Making .venv from requirements.lock: several gigabytes, some minutes the first time.'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+check: install  ## Lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: check  ## All of `check`, then all tests
+	$(BIN)/pytest
+
+selfcheck: install  ## Does this machine compute what it should?
+	$(BIN)/python -m ldaf_bench.selfcheck
+
+simulate: install  ## Do the certificates hold? 2000 data sets, about ten minutes on two cores
+	$(BIN)/python -m ldaf_bench.simulate
+
+speed: install  ## How fast is it here? About five minutes on two idle cores
+	$(BIN)/python -m ldaf_bench.speed
+
+lock: install  ## Resolve the ranges of pyproject.toml anew
+	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-header --quiet --upgrade --output-file requirements.lock
+
+clean:  ## Remove the environment and all caches
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

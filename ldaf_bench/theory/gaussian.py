@@ -26,8 +26,11 @@ class Gaussian(Protocol):
     def act(self, z: Tensor) -> Tensor:
         """B z, for z of shape (…, size), in z's dtype and on its device: maps white noise to a draw."""
 
-    def pull(self, rows: Tensor) -> Tensor:
-        """Gᵀ B, for rows Gᵀ of shape (…, size), in their dtype and on their device."""
+    def covariance(self, rows: Tensor) -> Tensor:
+        """(GᵀB)(GᵀB)ᵀ for fixed rows Gᵀ of shape (m, k, size), in their dtype and on their device.
+
+        Of shape (m, k, k), and differentiable in the Gaussian's parameters.
+        """
 
     def logdet(self) -> Tensor:
         """log |det B|."""
@@ -71,12 +74,12 @@ class DiagonalRankOne:
         return len(self.d)
 
     def act(self, z: Tensor) -> Tensor:
-        return self.pull(z)  # B is symmetric
+        d, q = self.d.to(z), self.q.to(z)
+        return d * z + (z @ q)[..., None] * q
 
-    def pull(self, rows: Tensor) -> Tensor:
-        d, q = self.d.to(rows), self.q.to(rows)
-        flat = rows.reshape(-1, self.size)
-        return torch.addr(flat * d, flat @ q, q).view(rows.shape)
+    def covariance(self, rows: Tensor) -> Tensor:
+        result: Tensor = _RankOneCovariance.apply(rows, self.d.to(rows), self.q.to(rows))
+        return result
 
     def logdet(self) -> Tensor:
         return self.d.abs().log().sum() + self._capacity().abs().log()
@@ -87,6 +90,35 @@ class DiagonalRankOne:
 
     def factor(self) -> Tensor:
         return torch.diag(self.d) + torch.outer(self.q, self.q)
+
+
+class _RankOneCovariance(torch.autograd.Function):
+    r"""Σ̂ = E Eᵀ + a bᵀ + b aᵀ + ‖q‖² b bᵀ with E = Gᵀ∘d, a = E q and b = Gᵀq.
+
+    This is most of the memory traffic of posterior fitting. Written out, both directions touch one temporary of the
+    rows' size, and nothing is kept but the rows.
+    """
+
+    @staticmethod
+    def forward(ctx, rows, d, q):  # type: ignore[no-untyped-def]
+        a, b = (rows @ torch.stack([d * q, q], -1)).unbind(-1)
+        scaled = rows * d
+        cross = a[..., :, None] * b[..., None, :]
+        ctx.save_for_backward(rows, d, q, a, b)
+        return scaled @ scaled.mT + cross + cross.mT + (q @ q) * b[..., :, None] * b[..., None, :]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, upstream):  # type: ignore[no-untyped-def]
+        rows, d, q, a, b = ctx.saved_tensors
+        twice = upstream + upstream.mT
+        grad_a = (twice @ b[..., None])[..., 0]
+        grad_b = (twice @ (a + (q @ q) * b)[..., None])[..., 0]
+        flat = rows.flatten(0, 1)
+        through_a, through_b = (flat.mT @ torch.stack([grad_a.flatten(), grad_b.flatten()], -1)).unbind(-1)
+        grad_d = d * (twice @ rows).mul_(rows).sum((0, 1)) + q * through_a
+        grad_q = d * through_a + through_b + (grad_a * b).sum() * q
+        return None, grad_d, grad_q
 
 
 @dataclass(frozen=True)
@@ -114,8 +146,9 @@ class Dense:
     def act(self, z: Tensor) -> Tensor:
         return z @ self.b.to(z).mT
 
-    def pull(self, rows: Tensor) -> Tensor:
-        return rows @ self.b.to(rows)
+    def covariance(self, rows: Tensor) -> Tensor:
+        moved = rows @ self.b.to(rows)
+        return moved @ moved.mT
 
     def logdet(self) -> Tensor:
         return torch.linalg.slogdet(self.b).logabsdet

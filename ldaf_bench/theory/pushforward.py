@@ -68,23 +68,7 @@ def push(
 def covariance(rows: Tensor, gaussian: Gaussian) -> Tensor:
     r"""Σ̂ = (GᵀB)(GᵀB)ᵀ of shape (m, c−1, c−1), in O(n c²) per datum. [Boll22, Thm. 4.3]"""
     require_shape("rows", rows, (None, None, gaussian.size))
-    result: Tensor = _Gram.apply(gaussian.pull(rows))
-    return result
-
-
-class _Gram(torch.autograd.Function):
-    """X Xᵀ with the gradient (S + Sᵀ)X in one product; autograd would make two and add them."""
-
-    @staticmethod
-    def forward(ctx, x):  # type: ignore[no-untyped-def]
-        ctx.save_for_backward(x)
-        return x @ x.mT
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, upstream):  # type: ignore[no-untyped-def]
-        (x,) = ctx.saved_tensors
-        return (upstream + upstream.mT) @ x
+    return gaussian.covariance(rows)
 
 
 def logit_factor(rows: Tensor, gaussian: Gaussian) -> Tensor:

@@ -64,7 +64,7 @@ def stored_epoch(case: Case, num_points: int) -> None:
     """The same epoch when every batch integrates the flow again and autograd stores all points."""
     assert isinstance(case.prior, DiagonalRankOne)
     d, q = case.prior.d.log().requires_grad_(), case.prior.q.clone().requires_grad_()
-    optimizer = torch.optim.Adam([d, q], lr=0.02)
+    optimizer = torch.optim.Adam([d, q], lr=0.03)
     dimension = case.features.shape[-1] - 1
     power = 1 << math.ceil(math.log2(num_points))
     points = sobol_normals(dimension, power, 0)[:, :num_points].T.to(case.features)

@@ -136,7 +136,7 @@ def ratios(sizes: Sizes, device: str) -> Iterator[Row]:
     pushed = case.push()
     integrals = problem(pushed, case.prior, case.labels)
     normals = m * sizes.mc_points * (c - 1)
-    base = clock(lambda: generate_normals(normals, integrals.mean))
+    base = clock(lambda: generate_normals(normals, integrals.factor))
     options = {"num_points": sizes.mc_points, "seed": 0, "delta": 0.01}
     seconds = clock(lambda: mc(integrals, "zero_one", negligible=0.0, **options))  # type: ignore[arg-type]
     note = f"N = {m * sizes.mc_points:.0e} draws"
@@ -229,7 +229,7 @@ def growth(sizes: Sizes, device: str) -> Iterator[Row]:
     """Seconds of push, fit and integration along every axis."""
     clock = Stopwatch(device)
     n, c, q = sizes.num_nodes, sizes.num_classes, sizes.fit_points
-    some, few = min(256, sizes.num_data), min(64, sizes.num_data)
+    some, few = min(1000, sizes.num_data), min(64, sizes.num_data)
     grid = [("n", x, (x, c, some, q)) for x in sizes.nodes]
     grid += [("c", x, (n, x, few, q)) for x in sizes.classes]
     grid += [("m", x, (n, c, x, q)) for x in sizes.data]

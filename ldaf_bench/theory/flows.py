@@ -29,13 +29,14 @@ import torch
 from torch import Tensor
 
 from ldaf_bench.theory.arguments import (
+    require,
     require_entry,
     require_finite,
     require_positive,
     require_shape,
     require_symmetric,
 )
-from ldaf_bench.theory.krylov import phi_action
+from ldaf_bench.theory.krylov import DEFAULT_TOLERANCE, phi_action
 from ldaf_bench.theory.simplex import project, root, root_adjoint
 
 
@@ -256,8 +257,10 @@ def check_inputs(flow: str, parameter: Tensor, features: Tensor, horizon: float)
     require_entry("flow", flow, FLOWS)
     entry = FLOWS[flow]
     require_shape("features", features, (None, None, None))
+    require(features.dtype in DEFAULT_TOLERANCE, "features", "float32 or float64", features.dtype)
     require_finite("features", features)
     require_shape("omega", parameter, entry.shape(*features.shape[1:]))
+    require(parameter.dtype == features.dtype, "omega", f"of the features' dtype {features.dtype}", parameter.dtype)
     entry.check(parameter)
     require_positive("horizon", horizon)
     return entry

@@ -77,7 +77,7 @@ class FitSettings:
     max_alternations: int = 20
     tolerance: float = 1e-4
     """Relative decrease of the bound in an alternation below which the fit has converged."""
-    batch_size: int = 128
+    batch_size: int = 256
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -201,8 +201,8 @@ def _sgd(model: _Model, settings: FitSettings) -> Advance:
 
 
 def _adam(model: _Model, settings: FitSettings) -> Advance:
-    """Adam on (log d, q): whatever the initialization's scales, 10 to 25 epochs suffice."""
-    rate = settings.learning_rate or 0.02
+    """Adam on (log d, q): converges from every initialization, whatever its scales."""
+    rate = settings.learning_rate or 0.03
     return _stochastic(torch.optim.Adam(model.leaves, lr=rate), model, settings)
 
 

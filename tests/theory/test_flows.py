@@ -94,6 +94,8 @@ def test_initial_parameter_is_valid_and_of_unit_scale(flow):
         ({"parameter": torch.zeros(3, 3, 4, 3)}, "omega must be of shape"),
         ({"parameter": torch.arange(144.0).view(4, 3, 4, 3)}, "omega must be symmetric"),
         ({"parameter": torch.full((4, 3, 4, 3), torch.inf)}, "omega must be finite"),
+        ({"features": torch.zeros(2, 4, 3, dtype=torch.float16)}, "features must be float32 or float64"),
+        ({"features": torch.zeros(2, 4, 3, dtype=torch.float64)}, "omega must be of the features' dtype"),
         ({"horizon": 0.0}, "horizon must be positive"),
         ({"horizon": float("nan")}, "horizon must be positive"),
         ({"tolerance": -1.0}, "tolerance must be positive"),

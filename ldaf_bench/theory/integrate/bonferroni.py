@@ -13,8 +13,7 @@ from ldaf_bench.theory.normal import BVN_ERROR, bvn, upper_tail
 
 def standardized(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
     r"""D_j in float64: thresholds h_j = −E[D_j]/σ_j, so that P(E_j) = P(X > h_j); the σ_j; the covariance."""
-    mean, factor = problem.differences()
-    mean, factor = mean.double(), factor.double()
+    mean, factor = problem.differences(torch.float64)
     covariance = factor @ factor.mT
     scale = covariance.diagonal(dim1=-2, dim2=-1).sqrt()
     return -mean / scale, scale, covariance

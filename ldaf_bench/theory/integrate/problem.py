@@ -24,9 +24,9 @@ class Problem:
     r"""The integrals E[ℓ(M_k + P H_k ξ, y_k)], ξ ~ N(0, I_{c−1}), one for every datum. [Boll22, (27)]"""
 
     mean: Tensor
-    """M, of shape (m, c); its dtype is the one that the integrand is evaluated in."""
+    """M, of shape (m, c); estimates evaluate the integrand in its dtype, guarantees always in float64."""
     factor: Tensor
-    """H, of shape (m, c−1, c−1), with H Hᵀ = Σ̂."""
+    """H, of shape (m, c−1, c−1), with H Hᵀ = Σ̂; float64 if the guarantees are to be exact."""
     labels: Tensor
     """y, of shape (m,), in 0 … c−1."""
     draw: Draw | None = field(default=None, compare=False)
@@ -52,12 +52,13 @@ class Problem:
         """c."""
         return self.mean.shape[1]
 
-    def differences(self) -> tuple[Tensor, Tensor]:
-        r"""Mean (m, c−1) and factor (m, c−1, c−1) of D_j = logit_j − logit_y, over j ≠ y.
+    def differences(self, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
+        r"""Mean (m, c−1) and factor (m, c−1, c−1) of D_j = logit_j − logit_y, over j ≠ y, in the mean's dtype.
 
         The 0-1 loss is 1 exactly where some D_j ≥ 0: a tie counts as an error.
         """
-        return differences(self.mean, self.factor, self.labels)
+        dtype = dtype or self.mean.dtype
+        return differences(self.mean.to(dtype), self.factor.to(dtype), self.labels)
 
 
 def differences(mean: Tensor, factor: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,7 +73,7 @@ def differences(mean: Tensor, factor: Tensor, labels: Tensor) -> tuple[Tensor, T
 
 def problem(pushed: Pushforward, gaussian: Gaussian, labels: Tensor, draw: Draw | None = None) -> Problem:
     """The integrals of a pushforward under a Gaussian start; Σ̂ and its factor in float64."""
-    return Problem(pushed.mean, logit_factor(pushed.rows, gaussian).to(pushed.mean.dtype), labels, draw)
+    return Problem(pushed.mean, logit_factor(pushed.rows, gaussian), labels, draw)
 
 
 def flow_draw(flow: str, parameter: Tensor, features: Tensor, horizon: float, gaussian: Gaussian) -> Draw:

@@ -88,9 +88,8 @@ def mc(
 
     .. math:: r \le \frac1m \Big( \sum_{k \notin S} u_k + |S| \,\mathrm{kl}^{-1}(\hat r, \ln(1/δ')/N) \Big).
 
-    The bound is rigorous for any choice of `negligible`; 0 samples everything. The cross-entropy is unbounded
-    and gets a standard error only. Draws have the precision of the problem's dtype: in float32 a normal
-    is exact to about 1e-7, and so is the risk.
+    The bound is rigorous for any choice of `negligible`; 0 samples everything. Draws are made and compared in float64,
+    whatever the problem's dtype. The cross-entropy is unbounded and gets a standard error only.
     """
     require_count("num_points", num_points)
     require_fraction("delta", delta)
@@ -99,7 +98,7 @@ def mc(
         return _mc_cross_entropy(problem, num_points, generator)
     charged = hunter_worsley(problem) if negligible > 0 else torch.ones_like(problem.mean[:, 0].double())
     sampled = torch.nonzero(charged > negligible)[:, 0]
-    mean, factor = problem.differences()
+    mean, factor = problem.differences(torch.float64)
     mean, factor = mean[sampled], factor[sampled]
     per_datum = charged.clone()
     per_datum[sampled] = _bernoulli_means(mean, factor, num_points, generator)

@@ -13,6 +13,7 @@ from ldaf_bench.theory.covariances import initial_covariance
 from ldaf_bench.theory.flows import forward, initial_parameter
 from ldaf_bench.theory.gaussian import DiagonalRankOne, Gaussian, kl_divergence
 from ldaf_bench.theory.integrate import Problem, sobol_normals
+from ldaf_bench.theory.integrate.sampling import fill_normal_
 from ldaf_bench.theory.posterior import FitSettings, fit
 from ldaf_bench.theory.pushforward import Pushforward, class_factor, covariance, push
 from ldaf_bench.theory.seeds import named_generator
@@ -86,7 +87,7 @@ def generate_normals(count: int, like: Tensor) -> None:
     buffer = like.new_empty(1 << 20)
     generator = named_generator("speed", "normals", device=like.device)
     for _ in range(count // len(buffer)):
-        buffer.normal_(generator=generator)
+        fill_normal_(buffer, generator)
 
 
 def plain_risk(integrals: Problem, num_points: int) -> None:

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,10 +20,10 @@ from ldaf_bench.theory.integrate import (
     sobol_normals,
 )
 from ldaf_bench.theory.integrate.bonferroni import hunter_worsley
-from ldaf_bench.theory.integrate.sampling import mc
+from ldaf_bench.theory.integrate.sampling import fill_normal_, mc
 from ldaf_bench.theory.pushforward import push
 from tests import reference
-from tests.cases import classes, gaussian, logits_problem, normal, parameter, seeds
+from tests.cases import classes, gaussian, logits_problem, normal, parameter, rng, seeds
 
 every_integrator = pytest.mark.parametrize("integrator", INTEGRATORS)
 POINTS = {"forward_mc": 256, "mc": 4096, "qmc": 8192, "rqmc": 8192, "conditional": 512, "bonferroni": 1}
@@ -191,6 +192,15 @@ def test_sobol_points_are_balanced_nets_and_never_infinite(dimension, power, see
     cells = (torch.special.ndtr(points) * count).floor().clamp(0, count - 1)
     for row in cells:  # exactly one point in every interval [k/count, (k+1)/count)
         assert len(row.unique()) == count
+
+
+def test_drawn_normals_are_normal_finite_and_fresh():
+    draws = fill_normal_(torch.empty(400_000, dtype=torch.float64), rng(1))
+    assert torch.isfinite(draws).all()
+    assert scipy.stats.kstest(draws.numpy(), "norm").pvalue > 1e-3
+    assert float((draws.abs() > 4).double().mean()) == pytest.approx(6.3e-5, rel=0.5)
+    again = fill_normal_(torch.empty(1000, dtype=torch.float64), rng(2))
+    assert not torch.isin(again, draws).any()
 
 
 def test_ties_count_as_errors():

@@ -32,6 +32,17 @@ def sobol_normals(dimension: int, num_points: int, seed: int) -> Tensor:
     return torch.special.ndtri(uniform).T.contiguous()
 
 
+def fill_normal_(buffer: Tensor, generator: torch.Generator) -> Tensor:
+    """Overwrite a float64 tensor by independent standard normals, √2 erf⁻¹(u) with u uniform on (−1, 1).
+
+    By inversion in float64 the draws are normal to 1e-16, out to eight standard deviations. In float32 they would end
+    before six, and torch's own float64 normals take three times as long.
+    """
+    inside = math.nextafter(1.0, 0.0)
+    buffer.uniform_(-1.0, 1.0, generator=generator).clamp_(-inside, inside)  # ±1 itself would be infinite
+    return buffer.erfinv_().mul_(math.sqrt(2.0))
+
+
 def evaluate(problem: Problem, points: Tensor, loss: Loss) -> Tensor:
     """The mean loss over given points (c−1, q), the same for all data; per datum, float64.
 
@@ -124,7 +135,7 @@ def _bernoulli_means(mean: Tensor, factor: Tensor, num_points: int, generator: t
         for done in range(0, num_points, width):
             shape = (part.stop - part.start, dimension, min(width, num_points - done))
             points = buffer[: math.prod(shape)].view(shape)
-            points.normal_(generator=generator)
+            fill_normal_(points, generator)
             counts[part] += count_errors(mean[part], factor[part], points)
     return counts / num_points
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from hypothesis import strategies as st
@@ -41,11 +40,6 @@ def parameter(flow: str, n: int, c: int, seed: int, scale: float = 1.0) -> Tenso
 def gaussian(size: int, seed: int) -> DiagonalRankOne:
     d, q = normal(2, size, seed=seed)
     return DiagonalRankOne(0.1 + d.abs(), 0.3 * q)
-
-
-class Labelled(NamedTuple):
-    problem: Problem
-    seed: int
 
 
 def logits_problem(m: int, c: int, seed: int, scale: float = 1.0, dtype: torch.dtype = torch.float64) -> Problem:

@@ -94,7 +94,7 @@ def plain_risk(integrals: Problem, num_points: int) -> None:
     """One 0-1 risk at Sobol points, written straight down: batches of 100, argmax."""
     power = 1 << math.ceil(math.log2(num_points))
     points = sobol_normals(integrals.num_classes - 1, power, 0)[:, :num_points].T.to(integrals.mean)
-    factor = class_factor(integrals.factor)
+    factor = class_factor(integrals.factor).to(integrals.mean)
     for part in torch.arange(integrals.num_data, device=integrals.mean.device).split(100):
         logits = integrals.mean[part, None] + points @ factor[part].mT
         (logits.argmax(-1) != integrals.labels[part, None]).double().mean(1)

@@ -23,12 +23,9 @@ from ldaf_bench.speed.cases import (
     plain_risk,
     stored_epoch,
 )
-from ldaf_bench.theory.covariances import initial_covariance
-from ldaf_bench.theory.integrate import Problem, integrate, problem
+from ldaf_bench.theory.integrate import Problem, flow_draw, integrate, problem
 from ldaf_bench.theory.integrate.sampling import mc
 from ldaf_bench.theory.posterior import FitSettings, fit
-from ldaf_bench.theory.pushforward import Pushforward
-from ldaf_bench.theory.seeds import named_generator
 
 QUOTED_SECONDS = 0.55 / 100
 """What a public implementation needs per datum for one risk at 10,000 Sobol points on two such cores."""
@@ -176,22 +173,19 @@ def ratios(sizes: Sizes, device: str) -> Iterator[Row]:
 
 
 def peak_gigabytes(sizes: Sizes, num_points: int, device: str) -> float:
-    """Peak memory above (M, G) over a fit and all integrators, in this process; NaN where it cannot be told."""
-    m, k = sizes.num_data, sizes.num_nodes * (sizes.num_classes - 1)
-    generator = named_generator("speed", "memory")
-    labels = torch.randint(sizes.num_classes, (m,), generator=generator)
-    mean = 3 * torch.randn(m, sizes.num_classes, generator=generator)
-    rows = torch.randn(m, sizes.num_classes - 1, k, generator=generator)
-    pushed = Pushforward(mean.to(device), rows.to(device), torch.zeros(m))
-    prior = initial_covariance("code", k, scale=0.1)
+    """Peak memory above (M, G) over push, fit and all integrators, in this process; NaN where it cannot be told."""
+    case = make_case(sizes.num_nodes, sizes.num_classes, sizes.num_data, device)
     before = _reset_peak(device)
-    integrals = problem(pushed, prior, labels.to(device))
-    settings = FitSettings(num_points=num_points, epochs=1, max_alternations=1)
-    fit(pushed, labels.to(device), prior, settings)
+    pushed = case.push()
+    draw = flow_draw(case.flow, case.omega, case.features, 1.0, case.prior)
+    integrals = problem(pushed, case.prior, case.labels, draw)
+    fit(pushed, case.labels, case.prior, FitSettings(num_points=num_points, epochs=1, max_alternations=1))
     for integrator in ("qmc", "rqmc", "mc", "conditional", "bonferroni"):
         integrate(integrator, integrals, num_points=num_points)
     integrate("qmc", integrals, "cross_entropy", num_points=num_points)
-    return (_peak(device) - before) / 2**30
+    integrate("forward_mc", integrals, num_points=2)
+    kept = sum(part.numel() * part.element_size() for part in pushed)
+    return (_peak(device) - before - kept) / 2**30
 
 
 def _reset_peak(device: str) -> float:
@@ -201,7 +195,7 @@ def _reset_peak(device: str) -> float:
         return float(torch.cuda.memory_allocated(device))
     try:
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
+    except OSError:  # not Linux
         return math.nan
     return _peak(device)
 
@@ -209,7 +203,10 @@ def _reset_peak(device: str) -> float:
 def _peak(device: str) -> float:
     if torch.device(device).type == "cuda":
         return float(torch.cuda.max_memory_allocated(device))
-    status = Path("/proc/self/status").read_text()
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return math.nan
     return 1024 * float(status.split("VmHWM:")[1].split()[0])
 
 
@@ -219,7 +216,7 @@ def memory(sizes: Sizes, device: str) -> Iterator[Row]:
     for num_points in sizes.memory_points:
         with ProcessPoolExecutor(1, mp_context=context) as pool:
             value = pool.submit(peak_gigabytes, sizes, num_points, device).result()
-        note = "GB above (M, G), over a fit and all integrators"
+        note = "GB above (M, G), over push, fit and all integrators"
         yield Row(
             "memory", f"peak memory, q = {num_points}", "q", num_points, math.nan, math.nan, value, 1.0, False, note
         )

@@ -4,15 +4,17 @@ Read in this order; each module builds on those above it only.
 
 ================  =================================================================
 `arguments`       refusals: a `ValueError` that names the argument and what was expected
+`chunks`          how many data are worked on at once
+`seeds`           seeds from named components
 `simplex`         projection, lifting, replicator and its symmetric factor
-`krylov`          T^p phi_p(TH) w for symmetric H by Lanczos, with error bound and gradient
+`krylov`          T^p phi_p(TH) w for symmetric H by Lanczos, with error and gradient
 `flows`           FLOWS: the fitness operators `daf`, `sflow`, and the ablation `linear`
-`pushforward`     (M, G) once per datum, and the covariance of the class logits from it
 `gaussian`        the start's distribution: Diag(d) + q q^T or dense; KL divergence
-`covariances`     COVARIANCES: how a prior's covariance is initialized
+`pushforward`     (M, G) once per datum, and the covariance of the class logits from it
+`bounds`          BOUNDS: from empirical risk to certificate; the binary kl and its inverses
 `normal`          one- and two-dimensional normal probabilities
 `integrate`       INTEGRATORS: the expected risk, each with its error statement
-`bounds`          BOUNDS: from empirical risk to certificate; the binary kl and its inverses
+`covariances`     COVARIANCES: how a prior's covariance is initialized
 `certificate`     one certificate: bound, integration error and selection paid for together
 `posterior`       fitting (d, q) and lambda on cached (M, G)
 ================  =================================================================

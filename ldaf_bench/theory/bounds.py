@@ -2,7 +2,7 @@ r"""BOUNDS: from an empirical risk to a bound on the true one, and the binary kl
 
 All of them answer the same question. With probability at least 1 − ε over m certificate points, the risk of
 a classifier whose empirical Gibbs risk is r and whose divergence from the prior is KL is at most
-``BOUNDS[name](risk, kl, num_points, epsilon)``. Risks and divergences may be floats or tensors of any one shape;
+``BOUNDS[name](risk, kl, num_data, epsilon)``. Risks and divergences may be floats or tensors of any one shape;
 results are float64 and not clipped: a value above 1 says that the bound is vacuous.
 
 Throughout, C = (KL + ln(2√m/ε))/m. Proved order, for equal arguments: kl_exact ≤ kl ≤ quad = min_λ lambda,
@@ -76,80 +76,80 @@ def kl_inverse_lower(r: Number, complexity: Number) -> Tensor:
 
 
 @functools.cache
-def log_xi(num_points: int) -> float:
-    r"""ln ξ(m), ξ(m) = Σ_k C(m,k) (k/m)^k (1−k/m)^{m−k} ≤ 2√m, in log space. [Maurer04, Thm. 5]"""
-    require_count("num_points", num_points)
-    k = torch.arange(num_points + 1, dtype=torch.float64)
-    choose = math.lgamma(num_points + 1) - torch.lgamma(k + 1) - torch.lgamma(num_points - k + 1)
-    powers = torch.xlogy(k, k / num_points) + torch.xlogy(num_points - k, 1 - k / num_points)
-    # Rounding in lgamma is about 1e-16 · ln m!, which the allowance covers up to m = 10⁷.
+def log_xi(num_data: int) -> float:
+    r"""ln ξ(m), ξ(m) = Σ_k C(m,k) (k/m)^k (1−k/m)^{m−k} ≤ 2√m, in log space. [Maurer04]"""
+    require_count("num_data", num_data)
+    k = torch.arange(num_data + 1, dtype=torch.float64)
+    choose = math.lgamma(num_data + 1) - torch.lgamma(k + 1) - torch.lgamma(num_data - k + 1)
+    powers = torch.xlogy(k, k / num_data) + torch.xlogy(num_data - k, 1 - k / num_data)
+    # Rounding in lgamma is about 1e-16 · ln m!, which the allowance covers up to m = 10⁶.
     return float(torch.logsumexp(choose + powers, 0)) + 1e-8
 
 
-def complexity(kl: Number, num_points: int, epsilon: float) -> Tensor:
-    r"""C = (KL + ln(2√m/ε))/m. [Maurer04, Thm. 5]"""
-    require_count("num_points", num_points)
+def complexity(kl: Number, num_data: int, epsilon: float) -> Tensor:
+    r"""C = (KL + ln(2√m/ε))/m. [Maurer04]"""
+    require_count("num_data", num_data)
     require_fraction("epsilon", epsilon)
-    return (_tensor("kl", kl) + math.log(2 * math.sqrt(num_points) / epsilon)) / num_points
+    return (_tensor("kl", kl) + math.log(2 * math.sqrt(num_data) / epsilon)) / num_data
 
 
-def kl_bound(risk: Number, kl: Number, num_points: int, epsilon: float) -> Tensor:
-    r"""PAC-Bayes-kl: kl⁻¹(r, C). [Maurer04, Thm. 5; Langford05, Thm. 5.1]"""
-    return kl_inverse(risk, complexity(kl, num_points, epsilon))
+def kl_bound(risk: Number, kl: Number, num_data: int, epsilon: float) -> Tensor:
+    r"""PAC-Bayes-kl: kl⁻¹(r, C). [Maurer04; Langford05]"""
+    return kl_inverse(risk, complexity(kl, num_data, epsilon))
 
 
-def kl_exact_bound(risk: Number, kl: Number, num_points: int, epsilon: float) -> Tensor:
-    r"""PAC-Bayes-kl with the exact ξ(m) in place of 2√m: tighter for free. [Maurer04, Thm. 1]"""
-    require_count("num_points", num_points)
+def kl_exact_bound(risk: Number, kl: Number, num_data: int, epsilon: float) -> Tensor:
+    r"""PAC-Bayes-kl with the exact ξ(m) in place of 2√m: tighter for free. [Maurer04]"""
+    require_count("num_data", num_data)
     require_fraction("epsilon", epsilon)
-    exact = (_tensor("kl", kl) + log_xi(num_points) - math.log(epsilon)) / num_points
+    exact = (_tensor("kl", kl) + log_xi(num_data) - math.log(epsilon)) / num_data
     return kl_inverse(risk, exact)
 
 
 def best_lambda(risk: Number, complexity: Number) -> Tensor:
-    r"""λ* = 2/(√(2r/C + 1) + 1), the minimizer of the λ-bound; never above 1. [Thiemann17, (8)]"""
+    r"""λ* = 2/(√(2r/C + 1) + 1), the minimizer of the λ-bound; never above 1. [Thiemann17]"""
     risk, complexity = _tensor("risk", risk), _tensor("complexity", complexity)
     return 2 / ((2 * risk / complexity + 1).sqrt() + 1)
 
 
 def lambda_value(risk: Number, complexity: Number, lam: Number) -> Tensor:
-    r"""r/(1 − λ/2) + C/(λ(1 − λ/2)), which holds for all λ ∈ (0, 2) at once. [Thiemann17, Thm. 3]"""
+    r"""r/(1 − λ/2) + C/(λ(1 − λ/2)), which holds for all λ ∈ (0, 2) at once. [Thiemann17]"""
     lam = torch.as_tensor(lam, dtype=torch.float64)
     require(bool(((lam > 0) & (lam < 2)).all()), "lambda", "in the open interval (0, 2)", lam)
     rest = 1 - lam / 2
     return _tensor("risk", risk) / rest + _tensor("complexity", complexity) / (lam * rest)
 
 
-def lambda_bound(risk: Number, kl: Number, num_points: int, epsilon: float) -> Tensor:
-    r"""The paper's PAC-Bayes-λ bound at its best λ, for this very risk. [Thiemann17, Thm. 3]
+def lambda_bound(risk: Number, kl: Number, num_data: int, epsilon: float) -> Tensor:
+    r"""The paper's PAC-Bayes-λ bound at its best λ, for this very risk. [Thiemann17]
 
     λ that was best for the cross-entropy in training is not best here; choosing it again is free.
     """
-    c = complexity(kl, num_points, epsilon)
+    c = complexity(kl, num_data, epsilon)
     return lambda_value(risk, c, best_lambda(risk, c))
 
 
-def quad_bound(risk: Number, kl: Number, num_points: int, epsilon: float) -> Tensor:
-    r"""(√(r + C/2) + √(C/2))², equal to the minimum over λ of the λ-bound. [PerezOrtiz21, (8)]"""
-    half = complexity(kl, num_points, epsilon) / 2
+def quad_bound(risk: Number, kl: Number, num_data: int, epsilon: float) -> Tensor:
+    r"""(√(r + C/2) + √(C/2))², equal to the minimum over λ of the λ-bound. [PerezOrtiz21]"""
+    half = complexity(kl, num_data, epsilon) / 2
     return ((_tensor("risk", risk, high=1.0) + half).sqrt() + half.sqrt()) ** 2
 
 
-def classic_bound(risk: Number, kl: Number, num_points: int, epsilon: float) -> Tensor:
-    r"""r + √(C/2), from the kl bound by Pinsker's inequality. [PerezOrtiz21, (5)]"""
-    return _tensor("risk", risk, high=1.0) + (complexity(kl, num_points, epsilon) / 2).sqrt()
+def classic_bound(risk: Number, kl: Number, num_data: int, epsilon: float) -> Tensor:
+    r"""r + √(C/2), from the kl bound by Pinsker's inequality. [PerezOrtiz21]"""
+    return _tensor("risk", risk, high=1.0) + (complexity(kl, num_data, epsilon) / 2).sqrt()
 
 
 CATONI_GRID = tuple(2.0 ** (k / 4) for k in range(-24, 17))
 """β from 1/64 to 16 in steps of a quarter octave; the union bound pays for all of them."""
 
 
-def catoni_bound(risk: Number, kl: Number, num_points: int, epsilon: float) -> Tensor:
-    r"""min over the grid of (1 − e^{−βr − (KL + ln(K/ε))/m})/(1 − e^{−β}). [Catoni07, Thm. 1.2.6]"""
-    require_count("num_points", num_points)
+def catoni_bound(risk: Number, kl: Number, num_data: int, epsilon: float) -> Tensor:
+    r"""min over the grid of (1 − e^{−βr − (KL + ln(K/ε))/m})/(1 − e^{−β}). [Catoni07]"""
+    require_count("num_data", num_data)
     require_fraction("epsilon", epsilon)
     risk, kl = _tensor("risk", risk, high=1.0), _tensor("kl", kl)
-    penalty = (kl + math.log(len(CATONI_GRID) / epsilon)) / num_points
+    penalty = (kl + math.log(len(CATONI_GRID) / epsilon)) / num_data
     values = [-torch.expm1(-beta * risk - penalty) / -math.expm1(-beta) for beta in CATONI_GRID]
     return torch.stack(values).amin(0)
 
@@ -158,25 +158,25 @@ def _require_fixed(kl: Number) -> None:
     require(bool((torch.as_tensor(kl) == 0).all()), "kl", "0 for a bound on one fixed classifier", kl)
 
 
-def test_set_bound(risk: Number, kl: Number, num_points: int, epsilon: float) -> Tensor:
-    r"""Clopper–Pearson for a fixed classifier: the p with P(Bin(m, p) ≤ mr) = ε. [Langford05, Thm. 3.3]"""
+def test_set_bound(risk: Number, kl: Number, num_data: int, epsilon: float) -> Tensor:
+    r"""Clopper–Pearson for a fixed classifier: the p with P(Bin(m, p) ≤ mr) = ε. [Langford05]"""
     _require_fixed(kl)
-    require_count("num_points", num_points)
+    require_count("num_data", num_data)
     require_fraction("epsilon", epsilon)
-    errors = _tensor("risk", risk, high=1.0) * num_points
+    errors = _tensor("risk", risk, high=1.0) * num_data
     whole = errors.round()
     require(bool(((errors - whole).abs() < 1e-6).all()), "risk", "a number of errors over m", risk)
-    correct = (num_points - whole).clamp(min=1)
+    correct = (num_data - whole).clamp(min=1)
     value = scipy.special.betaincinv((whole + 1).cpu().numpy(), correct.cpu().numpy(), 1 - epsilon)
-    return torch.where(whole < num_points, torch.as_tensor(value, dtype=torch.float64, device=whole.device), 1.0)
+    return torch.where(whole < num_data, torch.as_tensor(value, dtype=torch.float64, device=whole.device), 1.0)
 
 
-def chernoff_bound(risk: Number, kl: Number, num_points: int, epsilon: float) -> Tensor:
-    r"""kl⁻¹(r, ln(1/ε)/m) for a fixed classifier. [Hoeffding63, Thm. 1; Langford05, Cor. 3.7]"""
+def chernoff_bound(risk: Number, kl: Number, num_data: int, epsilon: float) -> Tensor:
+    r"""kl⁻¹(r, ln(1/ε)/m) for a fixed classifier. [Hoeffding63; Langford05]"""
     _require_fixed(kl)
-    require_count("num_points", num_points)
+    require_count("num_data", num_data)
     require_fraction("epsilon", epsilon)
-    return kl_inverse(risk, math.log(1 / epsilon) / num_points)
+    return kl_inverse(risk, math.log(1 / epsilon) / num_data)
 
 
 Bound = Callable[[Number, Number, int, float], Tensor]
@@ -191,13 +191,13 @@ BOUNDS: dict[str, Bound] = {
     "test_set": test_set_bound,
     "chernoff": chernoff_bound,
 }
-"""``bound(risk, kl, num_points, epsilon)``; `test_set` and `chernoff` are for KL = 0."""
+"""``bound(risk, kl, num_data, epsilon)``; `test_set` and `chernoff` are for KL = 0."""
 
 FIXED_CLASSIFIER = frozenset({"test_set", "chernoff"})
 """The bounds that know no posterior."""
 
 
-def bound(name: str, risk: Number, kl: Number, num_points: int, epsilon: float) -> Tensor:
+def bound(name: str, risk: Number, kl: Number, num_data: int, epsilon: float) -> Tensor:
     """The bound of that name."""
     require_entry("bound", name, BOUNDS)
-    return BOUNDS[name](risk, kl, num_points, epsilon)
+    return BOUNDS[name](risk, kl, num_data, epsilon)

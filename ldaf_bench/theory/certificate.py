@@ -1,9 +1,11 @@
 r"""One certificate: bound, integration error and selection, paid for together.
 
-With probability at least 1 − ε − δ′ over the certificate set and the integration's draws, *all* certificates that
-share a `Budget` hold at once, so that any of them may be picked afterwards. What could break that promise is
-not an argument here: m is the number of data that the risk was integrated over, a risk without a guarantee gives
-`certified=False`, and a risk that was integrated at a larger δ′ than the budget has for it is refused.
+With probability at least 1 − ε − δ′ over the certificate set and the integration's draws, any `num_choices`
+certificates under one `Budget` hold at once, so that the best of them may be reported. The ways to get this wrong are
+closed where they can be: m is the number of data that the risk was integrated over, KL is computed here from posterior
+and prior, a risk without a guarantee gives `certified=False`, and one that was integrated at a larger δ′ than the
+budget has for it is refused. What remains with the caller: that the prior saw none of the data, that the risk is this
+posterior's, and that `num_choices` counts every certificate that could have been picked.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 
 from ldaf_bench.theory.arguments import require, require_count, require_entry, require_fraction
 from ldaf_bench.theory.bounds import BOUNDS, FIXED_CLASSIFIER
+from ldaf_bench.theory.gaussian import Gaussian, kl_divergence
 from ldaf_bench.theory.integrate import Risk
 
 
@@ -24,7 +27,8 @@ class Budget:
     delta: float
     """δ′, for the integrations."""
     num_choices: int = 1
-    """K: priors (and bounds, where none dominates) that could be picked; fixed before anything runs."""
+    """K: the certificates that could be picked, fixed before anything runs. Each prior counts, and `catoni` beside the
+    others; `kl_exact`, `kl`, `lambda`, `quad` and `classic` of one prior follow from one event and count once."""
 
     def __post_init__(self) -> None:
         require_fraction("epsilon", self.epsilon)
@@ -46,7 +50,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Certificate:
-    """A bound on the true 0-1 risk of a stochastic classifier, with everything needed to check it."""
+    """A bound on the true 0-1 risk of a stochastic classifier, and all that entered it."""
 
     bound: str
     value: float
@@ -56,17 +60,20 @@ class Certificate:
     risk: float
     """The empirical Gibbs risk that entered the bound: its guaranteed upper end if there is one."""
     kl: float
-    num_points: int
+    num_data: int
     """m."""
     budget: Budget
     integrator: str
+    delta: float
+    """The δ′ that this integration was run at."""
+    num_evaluations: int
 
 
-def certify(bound: str, risk: Risk, kl: float, budget: Budget) -> Certificate:
-    r"""B(r⁺, KL, m, ε/K) where r ≤ r⁺ except with probability δ′/K. [Langford05, Sec. 5; MATH, budget]
+def certify(bound: str, risk: Risk, posterior: Gaussian, prior: Gaussian, budget: Budget) -> Certificate:
+    r"""B(r⁺, KL, m, ε/K) where r ≤ r⁺ except with probability δ′/K.
 
     Every bound increases in the risk, so that B(r, …) ≤ B(r⁺, …) wherever the integration holds; a union bound over
-    the K choices and over the two events gives ε + δ′.
+    the K choices and over the two events gives ε + δ′. [Langford05]
     """
     require_entry("bound", bound, BOUNDS)
     require(bound not in FIXED_CLASSIFIER, "bound", "one for stochastic classifiers", repr(bound))
@@ -74,6 +81,9 @@ def certify(bound: str, risk: Risk, kl: float, budget: Budget) -> Certificate:
     affordable = risk.delta <= budget.delta_each * (1 + 1e-12)
     require(affordable, "risk", f"integrated at delta ≤ {budget.delta_each:g}", f"at {risk.delta:g}")
     used = float(risk.value) if risk.upper is None else risk.upper
-    num_points = len(risk.per_datum)
-    value = min(1.0, float(BOUNDS[bound](used, kl, num_points, budget.epsilon_each)))
-    return Certificate(bound, value, risk.certified, used, float(kl), num_points, budget, risk.integrator)
+    kl = float(kl_divergence(posterior, prior))
+    num_data = len(risk.per_datum)
+    value = min(1.0, float(BOUNDS[bound](used, kl, num_data, budget.epsilon_each)))
+    return Certificate(
+        bound, value, risk.certified, used, kl, num_data, budget, risk.integrator, risk.delta, risk.num_evaluations
+    )

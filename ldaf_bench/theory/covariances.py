@@ -64,7 +64,7 @@ def _code(size: int, scale: float, generator: torch.Generator, data: PriorData |
 
 
 def _dense(size: int, scale: float, generator: torch.Generator, data: PriorData | None) -> Gaussian:
-    """B = σ(I + E/(4√k)), E standard normal: all pairs correlated, singular values within σ(1 ± ½)."""
+    """B = σ(I + E/(4√k)), E standard normal: all pairs correlated, singular values about σ(1 ± ½)."""
     noise = torch.randn(size, size, dtype=torch.float64, generator=generator)
     return Dense(scale * (torch.eye(size, dtype=torch.float64) + noise / (4 * math.sqrt(size))))
 

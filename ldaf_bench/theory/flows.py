@@ -12,8 +12,8 @@ X = Π₀ΩD and Y = Dᵀ turns every function of A into one of the symmetric H 
     e^{TA} &= I + Π_0 Ω D \;[T φ_1(TH)]\; D^⊤ \\
     T φ_1(TA) b &= T b + Π_0 Ω D \;[T^2 φ_2(TH)]\; D^⊤ b
 
-So Lanczos takes Arnoldi's place, in the Euclidean inner product and without dividing by anything that the
-boundary of the simplex makes small. An entry of FLOWS is a `Flow`: plain functions, differentiable in
+So Lanczos takes Arnoldi's place, in the Euclidean inner product and without dividing by anything that is small at
+the boundary of the simplex. An entry of FLOWS is a `Flow`: plain functions, differentiable in
 the parameter and in the features.
 """
 
@@ -46,7 +46,7 @@ class Logits(NamedTuple):
     value: Tensor
     """Logits of the class node, of shape (batch, rows, c): a row for every start."""
     error: Tensor
-    """Bound on the error of any logit, from the matrix function; of shape (batch, rows)."""
+    """Estimated error of any logit, truncation and rounding; of shape (batch, rows), float64."""
 
 
 class Rows(NamedTuple):
@@ -55,7 +55,7 @@ class Rows(NamedTuple):
     value: Tensor
     """U, of shape (batch, c − 1, n, c)."""
     error: Tensor
-    """Bound on the error of any row in the Euclidean norm, of shape (batch, c − 1)."""
+    """Estimated error of every row in the Euclidean norm, of shape (batch, c − 1), float64."""
 
 
 Integrate = Callable[[Tensor, Tensor, Tensor | None, float, float | None], Logits]
@@ -140,15 +140,13 @@ def _assignment_integrate(
     drift = project(fitness.act(omega, state))
     begin = root_adjoint(u, drift).flatten(-2)
     step, error = phi_action(2, horizon, partial(_symmetrized, fitness), (u[:, 0], omega), begin, tolerance=tolerance)
-    columns = fitness.columns(omega, features.shape[-1])
-    moved = root(u, step.unflatten(-1, features.shape[-2:])).flatten(-2)
-    seen = project(moved @ columns.flatten(0, 1))
-    value = features[:, None, 0] + horizon * drift[..., 0, :] + seen
-    if start is not None:
-        value = value + start[..., 0, :]
-    # |⟨Ω e_j, D ε⟩| ≤ ‖Ω e_j‖ ‖D‖ ‖ε‖ and ‖D‖² = ‖R‖ ≤ ½
-    largest = columns.detach().flatten(0, 1).norm(dim=0).amax().double()
-    return Logits(value, error * largest * math.sqrt(0.5))
+    columns = project(fitness.columns(omega, features.shape[-1])).flatten(0, 1)
+    seen = root(u, step.unflatten(-1, features.shape[-2:])).flatten(-2) @ columns
+    begun = features[:, None, 0] if start is None else features[:, None, 0] + start[..., 0, :]
+    moved = horizon * drift[..., 0, :] + seen
+    # |⟨ΩΠ₀e_j, D ε⟩| ≤ ‖ΩΠ₀e_j‖ ‖D‖ ‖ε‖ and ‖D‖² = ‖R‖ ≤ ½
+    propagated = error * columns.detach().norm(dim=0).amax().double() * math.sqrt(0.5)
+    return Logits(begun + moved, propagated + _rounding(features, begun.abs().amax(-1), moved.abs().amax(-1)))
 
 
 def _assignment_rows(
@@ -160,10 +158,21 @@ def _assignment_rows(
     columns = project(fitness.columns(omega, num_classes))[..., :-1].movedim(-1, 0)
     begin = root_adjoint(u, columns).flatten(-2)
     step, error = phi_action(1, horizon, partial(_symmetrized, fitness), (u[:, 0], omega), begin, tolerance=tolerance)
+    moved = root(u, step.unflatten(-1, (num_nodes, num_classes)))
     unit = torch.eye(num_classes, dtype=features.dtype, device=features.device)[:-1]
-    value = root(u, step.unflatten(-1, (num_nodes, num_classes)))
-    value = value + torch.nn.functional.pad(unit[:, None], (0, 0, 0, num_nodes - 1))
-    return Rows(value, error * math.sqrt(0.5))
+    value = moved + torch.nn.functional.pad(unit[:, None], (0, 0, 0, num_nodes - 1))
+    length = moved.flatten(-2).norm(dim=-1)
+    return Rows(value, error * math.sqrt(0.5) + _rounding(features, torch.ones_like(length), length))
+
+
+def _rounding(features: Tensor, given: Tensor, made: Tensor) -> Tensor:
+    """Allowance for the rounding of a sum of what is `given` and what is `made` from S₀, in float64.
+
+    The exponential in S₀ turns rounding of F into a relative error of |F| eps.
+    """
+    largest = features.detach().abs().flatten(1).amax(1, keepdim=True).double()
+    weighted = 4 * given.detach().double() + (8 + 2 * largest) * made.detach().double()
+    return torch.finfo(features.dtype).eps * weighted
 
 
 def _linear_map(weight: Tensor) -> Tensor:
@@ -178,14 +187,16 @@ def _linear_integrate(
 ) -> Logits:
     r"""Logits L(F + v₀): the same map for every datum, no horizon. [Boll22, Sec. 5.2]"""
     moved = features[:, None] if start is None else features[:, None] + start
-    value = torch.einsum("brnc,jnc->brj", moved, _linear_map(weight))
-    return Logits(value, torch.zeros_like(value[..., 0], dtype=torch.float64))
+    matrix = _linear_map(weight)
+    value = torch.einsum("brnc,jnc->brj", moved, matrix)
+    added = torch.einsum("brnc,jnc->brj", moved.detach().abs(), matrix.detach().abs())
+    return Logits(value, 4 * torch.finfo(value.dtype).eps * added.amax(-1).double())
 
 
 def _linear_rows(weight: Tensor, features: Tensor, horizon: float, tolerance: float | None) -> Rows:
     """The rows of L itself, whatever the datum."""
     value = _linear_map(weight)[:-1].expand(len(features), -1, -1, -1)
-    return Rows(value, torch.zeros_like(value[..., 0, 0], dtype=torch.float64))
+    return Rows(value, torch.finfo(value.dtype).eps * value.detach().flatten(-2).norm(dim=-1).double())
 
 
 def _half_sum_dense(weight: Tensor) -> Tensor:
@@ -248,7 +259,8 @@ def initial_parameter(
     require_entry("flow", flow, FLOWS)
     shape = FLOWS[flow].shape(num_nodes, num_classes)
     fan_in = num_nodes if flow == "sflow" else num_nodes * num_classes
-    weight = torch.randn(shape, generator=generator, dtype=dtype) / math.sqrt(2 * fan_in)
+    device = generator.device if generator is not None else None
+    weight = torch.randn(shape, generator=generator, dtype=dtype, device=device) / math.sqrt(2 * fan_in)
     return FLOWS[flow].constrain(weight)
 
 
@@ -257,6 +269,8 @@ def check_inputs(flow: str, parameter: Tensor, features: Tensor, horizon: float)
     require_entry("flow", flow, FLOWS)
     entry = FLOWS[flow]
     require_shape("features", features, (None, None, None))
+    enough = features.shape[0] >= 1 and features.shape[1] >= 1 and features.shape[2] >= 2
+    require(enough, "features", "of at least one datum, one node and two classes", f"of shape {tuple(features.shape)}")
     require(features.dtype in DEFAULT_TOLERANCE, "features", "float32 or float64", features.dtype)
     require_finite("features", features)
     require_shape("omega", parameter, entry.shape(*features.shape[1:]))
@@ -277,7 +291,8 @@ def forward(
     """Logits (batch, c) of the deterministic classifier, whose flow starts at v₀ = 0.
 
     Features are of shape (batch, n, c). Differentiable in features and parameter: this is the head
-    that a prior is trained with.
+    that a prior is trained with. Runs in the features' precision, inside mixed-precision training as well.
     """
     entry = check_inputs(flow, parameter, features, horizon)
-    return entry.integrate(parameter, features, None, horizon, tolerance).value[:, 0]
+    with torch.autocast(features.device.type, enabled=False):
+        return entry.integrate(parameter, features, None, horizon, tolerance).value[:, 0]

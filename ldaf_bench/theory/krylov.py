@@ -8,10 +8,9 @@ Vectors stand in the last axis, of shape (batch, rows, N): many data at once, an
 many right-hand sides. The operator is given as ``apply(params, v)``; it must be symmetric in v and
 may differ from datum to datum through `params`.
 
-Every element of the batch is treated on its own: it stops at its own dimension, as soon as its own
-error bound allows or its own Krylov space is exhausted, and what it returns does not depend
-on its neighbours in the batch. A certificate needs exactly this: the classifier must be a function of its
-input, not of the certificate set.
+Every element of the batch is treated on its own: it stops at its own dimension, as soon as its own error estimate
+allows or its own Krylov space is exhausted, and what it returns does not depend on its neighbours in the batch, up to
+rounding. A certificate needs this: the classifier must be a function of its input, not of the certificate set.
 """
 
 from __future__ import annotations
@@ -46,23 +45,22 @@ class Lanczos(NamedTuple):
     norm: Tensor
     """‖w‖, of shape (batch, rows)."""
     log_error: Tensor
-    """Logarithm of the truncation bound that the element stopped at; see `log_truncation`."""
+    """Logarithm of the estimate that the element stopped at; see `log_truncation`."""
 
 
 def log_truncation(order: int, horizon: float, norm: Tensor, diagonal: Tensor, offdiagonal: Tensor) -> Tensor:
-    r"""A-posteriori bound on ‖T^p φ_p(TH)w − ‖w‖ V T^p φ_p(TJ)e₁‖ after k steps, as a logarithm.
+    r"""A-posteriori estimate of ‖T^p φ_p(TH)w − ‖w‖ V T^p φ_p(TJ)e₁‖ after k steps, as a logarithm.
 
     .. math:: \|w\| \, β_1 \cdots β_k \, \frac{T^{k+p}}{(k+p)!} \, e^{T \max(μ, 0)}
 
     The error solves ε' = Hε + r with the residual r(t) = ‖w‖ β_k [t^p φ_p(tJ)]_{k1} v_{k+1}, so
-    ε(T) = ∫ e^{(T−t)H} r(t) dt [Saad92, Sec. 5]. The entry [f(J)]_{k1} of a tridiagonal matrix is
-    β₁ … β_{k−1} times a divided difference of f of order k − 1 at the Ritz values [Higham08, Thm. 4.11],
-    which is at most f^{(k−1)}(μ)/(k−1)! because all derivatives of φ_p increase. Integrating gives
-    the formula.
+    ε(T) = ∫ e^{(T−t)H} r(t) dt [Saad92]. In f(J)e₁ only powers J^{k−1} and higher reach the last entry, so [f(J)]_{k1}
+    is β₁ … β_{k−1} times a divided difference of f of order k − 1 at the Ritz values, which is at most
+    f^{(k−1)}(μ)/(k−1)! because all derivatives of φ_p increase. Integrating gives the formula.
 
-    It is a theorem if μ bounds the spectrum of H on the Krylov space from above; taken here is
-    Gershgorin's bound for J with the residual's β_k counted in, which nothing but an eigenvalue that w does not
-    see yet can exceed. Costs O(k), so that it can be asked after every step. Zero after breakdown.
+    It is a bound if μ is at least the largest eigenvalue of H that w has a component of. Taken for μ is Gershgorin's
+    bound for J, with the residual's β_k counted in; an eigenvalue far above that shows itself by a large β as soon as
+    its component in w is above rounding. Costs O(k), so that it can be asked after every step. Zero after breakdown.
     """
     size = diagonal.shape[-1]
     before = torch.nn.functional.pad(offdiagonal[..., :-1], (1, 0))
@@ -82,8 +80,8 @@ def lanczos(
 
     An element that is done gets β = 0 and zero vectors from there on: J decouples, and nothing that
     happens later reaches it. A breakdown (β = 0, the Krylov space is invariant) makes the bound zero
-    and is the same case. No reorthogonalization: for smooth functions of H the loss of
-    orthogonality, which sets in when a Ritz value has converged, does not hurt.
+    and is the same case. No reorthogonalization: for functions of H, the loss of orthogonality that sets in when a
+    Ritz value has converged delays convergence but does not spoil it (Druskin and Knizhnerman, 1991).
     """
     norm = start.norm(dim=-1)
     tiny = torch.finfo(start.dtype).tiny
@@ -135,16 +133,16 @@ def phi(order: int, z: Tensor) -> Tensor:
     return torch.where(near, series, far)
 
 
-def phi_divided_difference(order: int, x: Tensor, y: Tensor, num_nodes: int = 32) -> Tensor:
+def phi_divided_difference(order: int, x: Tensor, y: Tensor) -> Tensor:
     r"""φ_p[x, y] = (φ_p(x) − φ_p(y))/(x − y), and φ_p′(x) where they meet.
 
-    From φ_p's integral and e^{sx}[x, y] = s e^{s(x+y)/2} sinhc(s(x−y)/2), by Gauss–Legendre in θ: no
-    cancellation for close arguments. Full accuracy up to |x|, |y| of about 40, where e^z
-    leaves the range of a useful flow.
+    From φ_p's integral and e^{sx}[x, y] = s e^{s(x+y)/2} sinhc(s(x−y)/2), by Gauss–Legendre in θ with nodes enough for
+    the largest argument: no cancellation for close ones.
     """
     middle, half = (x + y) / 2, (x - y) / 2
     if order == 0:
         return middle.exp() * _sinhc(half)
+    num_nodes = 32 + int(torch.maximum(x.abs().max(), y.abs().max()).clamp(max=1000) / 2)
     nodes, weights = (torch.as_tensor(a).to(x) for a in np.polynomial.legendre.leggauss(num_nodes))
     theta = (nodes + 1) / 2
     scale = weights / 2 * (1 - theta) * theta ** (order - 1) / math.factorial(order - 1)
@@ -169,7 +167,7 @@ def _eigen(space: Lanczos) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _evaluate(order: int, horizon: float, space: Lanczos) -> tuple[Tensor, Tensor]:
-    """‖w‖ Vᵀ T^p φ_p(TJ) e₁, and its error: truncation bound plus an allowance for rounding."""
+    """‖w‖ Vᵀ T^p φ_p(TJ) e₁, and its error: truncation plus an allowance for rounding."""
     values, vectors, first = _eigen(space)
     column = vectors @ (phi(order, horizon * values) * first)[..., None]
     column = (horizon**order * column).to(space.basis.dtype)
@@ -201,7 +199,7 @@ def _space(settings: _Settings, apply: Apply, params: Sequence[Tensor], start: T
         worst = float((space.log_error - log_tolerance).nan_to_num(nan=-math.inf).max()) / math.log(10)
         raise ArithmeticError(
             f"The matrix function did not converge: after {space.diagonal.shape[-1]} Krylov steps its error "
-            f"bound is still 10^{worst:.1f} times the tolerance {tolerance:g}. The operator is too large "
+            f"estimate is still 10^{worst:.1f} times the tolerance {tolerance:g}. The operator is too large "
             f"(a diverging fitness or horizon?) or not finite; raise max_dim only if it is meant to be so."
         )
     return space
@@ -225,7 +223,7 @@ class _PhiAction(torch.autograd.Function):
         r"""With U, J_u the Krylov space of the gradient g and V, J_v that of w, the derivative of
         ⟨g, f(H)w⟩ is f(H)g in w, and in H the low-rank matrix Uᵀ X V with
         X = Q_u (f[θ_u, θ_v] ∘ a_u a_vᵀ) Q_vᵀ; f[·,·] is the divided difference at the Ritz
-        values [Zeilmann21, Thm. 4.7; Higham08, Thm. 3.11]. Both spaces are made here, not kept.
+        values [Zeilmann21; Higham08, Sec. 3.2]. Both spaces are made here, not kept.
         """
         start, *params = ctx.saved_tensors
         order, horizon, *_ = ctx.settings
@@ -257,7 +255,7 @@ def phi_action(
     tolerance: float | None = None,
     max_dim: int = 200,
 ) -> tuple[Tensor, Tensor]:
-    r"""y = T^p φ_p(TH) w for symmetric H, and a bound on ‖error‖ for every element.
+    r"""y = T^p φ_p(TH) w for symmetric H, and an estimate of ‖error‖ for every element.
 
     `start` is w, of shape (batch, rows, N); ``apply(params, v)`` is Hv, for any number of rows. The
     dimension is chosen for every element from `log_truncation`, so that the error is at most

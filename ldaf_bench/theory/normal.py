@@ -15,7 +15,7 @@ from torch import Tensor
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 BVN_ERROR = 1e-14
-"""Absolute error of `bvn`; tests hold it against 40-digit quadrature."""
+"""Absolute error of `bvn`; tests hold it against 30-digit quadrature."""
 
 
 def upper_tail(h: Tensor) -> Tensor:

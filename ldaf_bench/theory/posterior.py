@@ -22,6 +22,8 @@ from ldaf_bench.theory.arguments import (
     require,
     require_count,
     require_entry,
+    require_finite,
+    require_fraction,
     require_labels,
     require_positive,
     require_shape,
@@ -36,10 +38,10 @@ from ldaf_bench.theory.pushforward import Pushforward, cholesky, covariance
 from ldaf_bench.theory.seeds import named_generator, named_seed
 
 
-class Step(NamedTuple):
+class Alternation(NamedTuple):
     """Where the fit stands after an alternation; the first is the prior."""
 
-    alternation: int
+    number: int
     cross_entropy: float
     kl: float
     lam: float
@@ -55,9 +57,9 @@ class Posterior(NamedTuple):
     gaussian: Gaussian
     kl: float
     lam: float
-    history: tuple[Step, ...]
+    history: tuple[Alternation, ...]
     converged: bool
-    """Whether the bound stopped falling before the alternations ran out."""
+    """Whether the bound had stopped moving before the alternations ran out."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,13 @@ class FitSettings:
     """Passes over the certificate set in one alternation."""
     max_alternations: int = 20
     tolerance: float = 1e-4
-    """Relative decrease of the bound in an alternation below which the fit has converged."""
+    """Relative change of the bound in an alternation below which the fit has converged."""
     batch_size: int = 256
     seed: int = 0
 
     def __post_init__(self) -> None:
         require_entry("optimizer", self.optimizer, OPTIMIZERS)
+        require_fraction("epsilon", self.epsilon)
         for name in ("epochs", "max_alternations", "batch_size"):
             require_count(name, getattr(self, name))
         require_positive("tolerance", self.tolerance)
@@ -181,12 +184,15 @@ def _stochastic(optimizer: torch.optim.Optimizer, model: _Model, settings: FitSe
     steps = -(-len(model.labels) // settings.batch_size) * settings.epochs
 
     def advance(lam: float) -> None:
-        for step in range(steps):
-            optimizer.zero_grad()
-            value = model.objective(lam, settings.epsilon, next(batches))
-            if not bool(torch.isfinite(value)):
-                raise ArithmeticError(f"the objective is {float(value)} at step {step} of {steps}")
-            value.backward()
+        for step in range(1, steps + 1):
+            try:
+                optimizer.zero_grad()
+                value = model.objective(lam, settings.epsilon, next(batches))
+                value.backward()
+                for leaf in model.leaves:
+                    require_finite("the gradient", leaf.grad if leaf.grad is not None else leaf)
+            except (ArithmeticError, ValueError) as error:
+                raise ArithmeticError(f"at step {step} of {steps}, {error}") from error
             optimizer.step()
             with torch.no_grad():
                 model.repair()
@@ -225,9 +231,11 @@ def fit(pushed: Pushforward, labels: Tensor, prior: Gaussian, settings: FitSetti
     require_labels("labels", labels, num_data, num_classes)
     make, raw = OPTIMIZERS[settings.optimizer]
     model = _Model(pushed, labels, prior, settings, raw)
+    for leaf in model.leaves:
+        leaf.requires_grad_()
     begin = time.perf_counter()
 
-    def stand(alternation: int) -> Step:
+    def stand(number: int) -> Alternation:
         with torch.no_grad():
             gaussian = model.build(model.leaves)
             risk, kl = model.surrogate(gaussian), kl_divergence(gaussian, prior)
@@ -235,26 +243,25 @@ def fit(pushed: Pushforward, labels: Tensor, prior: Gaussian, settings: FitSetti
         lam = best_lambda(risk, c)
         value = float(lambda_value(risk, c, lam))
         seconds = time.perf_counter() - begin
-        return Step(alternation, float(risk), float(kl), float(lam), value, seconds)
+        return Alternation(number, float(risk), float(kl), float(lam), value, seconds)
 
-    history = [stand(0)]
-    best, kept, converged = history[0], [leaf.clone() for leaf in model.leaves], False
-    for leaf in model.leaves:
-        leaf.requires_grad_()
+    history: list[Alternation] = []
+    best, kept, converged = None, model.leaves, False
     advance = make(model, settings)
-    for alternation in range(1, settings.max_alternations + 1):
+    for number in range(settings.max_alternations + 1):
         try:
-            advance(history[-1].lam)
-            step = stand(alternation)
+            if number:
+                advance(history[-1].lam)
+            history.append(stand(number))
         except (ArithmeticError, ValueError) as error:
             raise ArithmeticError(
-                f"Fitting the posterior stopped in alternation {alternation} with {settings.optimizer}: {error} "
+                f"Fitting the posterior stopped in alternation {number} with {settings.optimizer}: {error} "
                 f"Lower the learning rate, or start from a smaller covariance."
             ) from error
-        history.append(step)
-        if step.bound < best.bound:
-            best, kept = step, [leaf.detach().clone() for leaf in model.leaves]
-        if history[-2].bound - step.bound <= settings.tolerance * step.bound:
+        if best is None or history[-1].bound < best.bound:
+            best, kept = history[-1], [leaf.detach().clone() for leaf in model.leaves]
+        if number and abs(history[-2].bound - history[-1].bound) <= settings.tolerance * best.bound:
             converged = True
             break
+    assert best is not None
     return Posterior(model.build(kept), best.kl, best.lam, tuple(history), converged)

@@ -29,7 +29,7 @@ class Pushforward(NamedTuple):
     """Gᵀ, the transpose of G = (I ⊗ P)ᵀU, of shape (m, c−1, n(c−1)): a row for every class but the last,
     contiguous, so that d and q act along the fastest axis."""
     error: Tensor
-    """Bound on the error of a mean logit or of a row of G, per datum; of shape (m,), float64."""
+    """Estimated error of a mean logit or of a row of G, per datum; of shape (m,), float64."""
 
 
 def push(
@@ -44,18 +44,22 @@ def push(
 
     M = F[0] + Tφ₁(TA)b[0] is what `flows.forward` returns; G = (I ⊗ P)ᵀe^{TAᵀ}[e₁ … e_{c−1}] takes c − 1
     matrix functions, together about c forward passes [Boll22, Sec. 4.3]. Memory beyond the result
-    is that of one chunk.
+    is that of one chunk and its Krylov basis.
 
-    The error of the matrix function is part of what the classifier *is*: every datum's (M, G) is a
-    function of that datum alone (see `krylov`), so a certificate holds for the classifier as computed.
+    The error of the matrix function is part of what the classifier *is*: every datum's (M, G) is a function of that
+    datum alone, up to rounding (see `krylov`), so a certificate holds for the classifier as computed. On GPUs, products
+    in reduced precision (TF32) are refused: they would be a thousand times less exact than `error` says.
     """
     entry = check_inputs(flow, parameter, features, horizon)
+    precision = torch.get_float32_matmul_precision()
+    exact = features.device.type != "cuda" or precision == "highest"
+    require(exact, "torch.set_float32_matmul_precision", "'highest' while pushing forward", repr(precision))
     num_data, num_nodes, num_classes = features.shape
     mean = features.new_empty(num_data, num_classes)
     rows = features.new_empty(num_data, num_classes - 1, num_nodes * (num_classes - 1))
     error = torch.empty(num_data, dtype=torch.float64, device=features.device)
-    with torch.no_grad():
-        for part in chunks(num_data, (num_classes - 1) * num_nodes * num_classes):
+    with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
+        for part in chunks(num_data, 2 * (num_classes - 1) * num_nodes * num_classes):
             logits = entry.integrate(parameter, features[part], None, horizon, tolerance)
             seen = entry.rows(parameter, features[part], horizon, tolerance)
             mean[part] = logits.value[:, 0]
@@ -78,6 +82,7 @@ def logit_factor(rows: Tensor, gaussian: Gaussian) -> Tensor:
     the result would certify another classifier.
     """
     require_shape("rows", rows, (None, None, gaussian.size))
+    require(len(rows) >= 1, "rows", "of at least one datum", f"of shape {tuple(rows.shape)}")
     parts = chunks(len(rows), rows[0].numel())
     return cholesky(torch.cat([covariance(rows[part].double(), gaussian) for part in parts]))
 

@@ -43,7 +43,7 @@ def root_adjoint(u: Tensor, v: Tensor) -> Tensor:
 
 
 def expand(z: Tensor) -> Tensor:
-    r"""From coordinates to the tangent space, P z = (z; −1ᵀz). [Boll22, (17)]"""
+    r"""From coordinates to the tangent space, P z = (z; −1ᵀz). [Boll22, Thm. 4.3]"""
     return torch.cat([z, -z.sum(-1, keepdim=True)], dim=-1)
 
 

@@ -5,10 +5,14 @@ import torch
 
 from ldaf_bench.theory.bounds import BOUNDS, FIXED_CLASSIFIER, bound
 from ldaf_bench.theory.certificate import Budget, certify
+from ldaf_bench.theory.gaussian import kl_divergence
 from ldaf_bench.theory.integrate import CERTIFYING, INTEGRATORS, integrate
-from tests.cases import logits_problem
+from tests.cases import gaussian, logits_problem
 
 data = logits_problem(200, 4, seed=1)
+prior = gaussian(9, seed=1)
+posterior = gaussian(9, seed=2)
+KL = float(kl_divergence(posterior, prior))
 stochastic = sorted(set(BOUNDS) - FIXED_CLASSIFIER)
 
 
@@ -17,26 +21,28 @@ stochastic = sorted(set(BOUNDS) - FIXED_CLASSIFIER)
 def test_certificate_is_the_bound_at_the_guaranteed_risk(name, integrator):
     budget = Budget(0.05, 0.01)
     risk = integrate(integrator, data, num_points=128, delta=budget.delta_each)
-    certificate = certify(name, risk, 1.5, budget)
+    certificate = certify(name, risk, posterior, prior, budget)
     used = risk.upper if integrator in CERTIFYING else float(risk.value)
-    assert certificate.value == min(1.0, float(bound(name, used, 1.5, 200, 0.05)))
+    assert certificate.value == min(1.0, float(bound(name, used, KL, 200, 0.05)))
     assert certificate.certified == (integrator in CERTIFYING)
-    assert certificate.num_points == 200
+    assert certificate.num_data == 200
+    assert certificate.kl == KL
+    assert certificate.delta == risk.delta
 
 
 def test_m_is_the_number_of_integrated_data_and_no_argument():
     budget = Budget(0.05, 0.01)
     half = logits_problem(100, 4, seed=1)
-    assert certify("kl", integrate("bonferroni", half), 0.0, budget).num_points == 100
+    assert certify("kl", integrate("bonferroni", half), prior, prior, budget).num_data == 100
     with pytest.raises(TypeError):
-        certify("kl", integrate("bonferroni", half), 0.0, budget, num_points=60_000)
+        certify("kl", integrate("bonferroni", half), prior, prior, budget, num_data=60_000)
 
 
 def test_integration_error_is_charged():
     budget = Budget(0.05, 0.01)
     few, many = (integrate("mc", data, num_points=q, delta=0.01) for q in (2, 2000))
     shift = few._replace(value=many.value, per_datum=many.per_datum)
-    assert certify("kl", shift, 0.0, budget).value > certify("kl", many, 0.0, budget).value + 0.01
+    assert certify("kl", shift, prior, prior, budget).value > certify("kl", many, prior, prior, budget).value + 0.01
 
 
 @pytest.mark.parametrize("name", stochastic)
@@ -44,17 +50,17 @@ def test_choice_among_priors_is_paid_in_both_currencies(name):
     alone, chosen = Budget(0.05, 0.01), Budget(0.05, 0.01, num_choices=40)
     unpaid = integrate("mc", data, num_points=128, delta=alone.delta_each)
     with pytest.raises(ValueError, match=r"risk must be integrated at delta ≤ 0.00025, but is at 0.01"):
-        certify(name, unpaid, 0.0, chosen)
+        certify(name, unpaid, prior, prior, chosen)
     paid = integrate("mc", data, num_points=128, delta=chosen.delta_each)
     assert paid.upper > unpaid.upper
-    certificate = certify(name, paid, 0.0, chosen)
+    certificate = certify(name, paid, prior, prior, chosen)
     assert certificate.value == min(1.0, float(bound(name, paid.upper, 0.0, 200, 0.05 / 40)))
-    assert certificate.value > certify(name, unpaid, 0.0, alone).value
+    assert certificate.value > certify(name, unpaid, prior, prior, alone).value
 
 
 def test_vacuous_bounds_are_one():
     few = logits_problem(2, 4, seed=3)
-    assert certify("classic", integrate("bonferroni", few), 50.0, Budget(0.05, 0.01)).value == 1.0
+    assert certify("classic", integrate("bonferroni", few), posterior, prior, Budget(0.05, 0.01)).value == 1.0
 
 
 @pytest.mark.parametrize(
@@ -64,10 +70,13 @@ def test_vacuous_bounds_are_one():
         (lambda: Budget(0.1, 1.0), "delta must be in the open interval"),
         (lambda: Budget(0.6, 0.6), r"epsilon \+ delta must be below 1"),
         (lambda: Budget(0.1, 0.1, 0), "num_choices must be an integer of at least 1"),
-        (lambda: certify("nope", integrate("bonferroni", data), 0.0, Budget(0.1, 0.1)), "bound must be one of"),
-        (lambda: certify("test_set", integrate("bonferroni", data), 0.0, Budget(0.1, 0.1)), "for stochastic"),
         (
-            lambda: certify("kl", integrate("qmc", data, "cross_entropy"), 0.0, Budget(0.1, 0.1)),
+            lambda: certify("nope", integrate("bonferroni", data), prior, prior, Budget(0.1, 0.1)),
+            "bound must be one of",
+        ),
+        (lambda: certify("test_set", integrate("bonferroni", data), prior, prior, Budget(0.1, 0.1)), "for stochastic"),
+        (
+            lambda: certify("kl", integrate("qmc", data, "cross_entropy"), prior, prior, Budget(0.1, 0.1)),
             "risk must be of the 0-1 loss",
         ),
     ],
@@ -79,5 +88,7 @@ def test_what_cannot_be_certified_is_refused(call, words):
 
 def test_float32_risks_still_give_float64_certificates():
     half = logits_problem(200, 4, seed=1, dtype=torch.float32)
-    one, two = (certify("kl", integrate("bonferroni", p), 0.3, Budget(0.05, 0.01)).value for p in (data, half))
+    one, two = (
+        certify("kl", integrate("bonferroni", p), posterior, prior, Budget(0.05, 0.01)).value for p in (data, half)
+    )
     assert one == pytest.approx(two, abs=1e-5)

@@ -60,6 +60,39 @@ def test_flow_is_trainable_end_to_end(flow):
     assert losses[-1] < 0.95 * losses[0]
 
 
+@pytest.mark.parametrize("flow", ["daf", "sflow"])
+@given(n=nodes, c=classes, seed=seeds, s=st.floats(0.2, 2.0), t=st.floats(0.2, 2.0))
+def test_rows_obey_the_semigroup_of_the_generator(flow, n, c, seed, s, t):
+    omega, features = parameter(flow, n, c, seed, scale=3.0), 2 * normal(1, n, c, seed=seed + 1)
+    a, b = reference.generator(flow, omega.numpy(), features[0].numpy())
+    further = reference.propagate(a.T, b, s)[0]
+    once, later = (FLOWS[flow].rows(omega, features, horizon, None).value[0].flatten(1) for horizon in (t, s + t))
+    np.testing.assert_allclose(later.numpy(), once.numpy() @ further.T, rtol=1e-9, atol=1e-9)
+
+
+@every_flow
+@pytest.mark.parametrize("scale", [0.5, 2.0, 6.0, 30.0])
+def test_reported_errors_cover_float32_rounding(flow, scale):
+    omega, features = parameter(flow, 20, 6, seed=9, scale=3.0).float(), scale * normal(32, 20, 6, seed=10).float()
+    starts = normal(32, 2, 20, 6, seed=11).float()
+    for start in (None, starts):
+        logits, error = FLOWS[flow].integrate(omega, features, start, 1.5, None)
+        double = None if start is None else start.double()
+        exact, _ = FLOWS[flow].integrate(omega.double(), features.double(), double, 1.5, None)
+        assert ((logits - exact).abs().amax(-1) <= error).all()
+    rows, error = FLOWS[flow].rows(omega, features, 1.5, None)
+    exact, _ = FLOWS[flow].rows(omega.double(), features.double(), 1.5, None)
+    assert ((rows - exact).flatten(-2).norm(dim=-1) <= error).all()
+    assert (error < 1e-4 * max(1, scale)).all()
+
+
+def test_runs_in_full_precision_inside_autocast():
+    omega, features = parameter("daf", 4, 3, seed=12).float(), normal(5, 4, 3, seed=13).float()
+    plain = forward("daf", omega, features)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(forward("daf", omega, features), plain)
+
+
 def test_sflow_is_daf_with_a_kronecker_product():
     weight = parameter("sflow", 4, 3, seed=4)
     omega = torch.einsum("ij,kl->ikjl", weight, torch.eye(3, dtype=torch.float64))
@@ -94,6 +127,8 @@ def test_initial_parameter_is_valid_and_of_unit_scale(flow):
         ({"parameter": torch.zeros(3, 3, 4, 3)}, "omega must be of shape"),
         ({"parameter": torch.arange(144.0).view(4, 3, 4, 3)}, "omega must be symmetric"),
         ({"parameter": torch.full((4, 3, 4, 3), torch.inf)}, "omega must be finite"),
+        ({"features": torch.zeros(0, 4, 3)}, "features must be of at least one datum"),
+        ({"features": torch.zeros(2, 4, 1)}, "features must be of at least one datum, one node and two classes"),
         ({"features": torch.zeros(2, 4, 3, dtype=torch.float16)}, "features must be float32 or float64"),
         ({"features": torch.zeros(2, 4, 3, dtype=torch.float64)}, "omega must be of the features' dtype"),
         ({"horizon": 0.0}, "horizon must be positive"),

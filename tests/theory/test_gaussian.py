@@ -1,11 +1,13 @@
 """The start's distribution: determinant, inverse, samples, and a KL divergence that is never wrong."""
 
+import mpmath
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ldaf_bench.theory.covariances import initial_covariance
 from ldaf_bench.theory.gaussian import Dense, DiagonalRankOne, kl_divergence, sample
 from tests import reference
 from tests.cases import gaussian, normal, rng, seeds
@@ -15,6 +17,19 @@ sizes = st.integers(1, 12)
 
 def dense(size, seed):
     return Dense(0.3 * normal(size, size, seed=seed) + torch.eye(size, dtype=torch.float64))
+
+
+def exact_kl(posterior, prior):
+    """The definition, with 60 digits."""
+    with mpmath.workdps(60):
+        factors = []
+        for gauss in (posterior, prior):
+            d, q = ([mpmath.mpf(float(v)) for v in vector] for vector in (gauss.d, gauss.q))
+            factors.append(mpmath.diag(d) + mpmath.matrix(q) * mpmath.matrix(q).T)
+        one, zero = factors
+        moved = zero**-1 * one
+        squared = sum(moved[i, j] ** 2 for i in range(moved.rows) for j in range(moved.cols))
+        return float((squared - moved.rows) / 2 + mpmath.log(abs(mpmath.det(zero))) - mpmath.log(abs(mpmath.det(one))))
 
 
 families = pytest.mark.parametrize("family", [gaussian, dense])
@@ -57,6 +72,33 @@ def test_kl_vanishes_at_equality_and_only_there(family, size, seed):
     assert float(kl_divergence(start, start)) < 1e-9
     other = Dense(1.1 * start.factor())
     assert float(kl_divergence(other, start)) == pytest.approx(size * (0.5 * (1.21 - 1) - np.log(1.1)), rel=1e-6)
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1e-2, 1e-4, 1e-6, 1e-8])
+def test_kl_is_exact_and_never_understated_however_small_d_is_beside_q(ratio):
+    for seed in range(5):
+        d, q, stretch, shift = normal(4, 4, seed=seed)
+        d = ratio * (1 + d.abs())
+        prior, posterior = (
+            DiagonalRankOne(d, q),
+            DiagonalRankOne(d * (1 + 0.1 * stretch.abs()), q + 0.3 * ratio * shift),
+        )
+        value, truth = float(kl_divergence(posterior, prior)), exact_kl(posterior, prior)
+        assert truth * (1 - 1e-15) <= value <= truth + 1e-12
+
+
+def test_kl_that_rounding_has_destroyed_is_refused():
+    d, q = torch.full((4,), 1e-8, dtype=torch.float64), normal(4, seed=1)
+    with pytest.raises(ArithmeticError, match="The KL divergence is only known up to"):
+        kl_divergence(DiagonalRankOne(d, q + 0.3), DiagonalRankOne(d, q))
+
+
+@pytest.mark.parametrize("covariance", ["constant", "paper", "code", "isotropic"])
+def test_kl_at_a_hundred_classes_and_two_hundred_nodes(covariance):
+    prior = initial_covariance(covariance, 200 * 99)
+    assert float(kl_divergence(prior, prior)) == 0.0
+    assert 0 <= float(kl_divergence(DiagonalRankOne(prior.d * (1 + 1e-9), prior.q), prior)) < 1e-10
+    assert float(kl_divergence(DiagonalRankOne(prior.d * 1.01, prior.q * 1.01), prior)) > 1.9
 
 
 def test_gradients_of_kl_equal_finite_differences():

@@ -71,4 +71,6 @@ def integrate(
     require(loss in ("zero_one", "cross_entropy"), "loss", "zero_one or cross_entropy", repr(loss))
     risk = INTEGRATORS[integrator](problem, loss, num_points=num_points, seed=seed, delta=delta)
     require_finite("the integrand", risk.per_datum)
+    if risk.certified and integrator not in CERTIFYING:
+        raise AssertionError(f"{integrator} claims a guarantee, but CERTIFYING does not list it.")
     return risk

@@ -11,7 +11,7 @@ from ldaf_bench.theory.arguments import require
 from ldaf_bench.theory.chunks import chunks
 from ldaf_bench.theory.integrate.bonferroni import standardized
 from ldaf_bench.theory.integrate.problem import Loss, Problem, Risk
-from ldaf_bench.theory.integrate.sampling import sobol_normals
+from ldaf_bench.theory.integrate.sampling import sobol_uniforms
 from ldaf_bench.theory.normal import upper_tail
 from ldaf_bench.theory.pushforward import cholesky
 from ldaf_bench.theory.seeds import named_seed
@@ -21,7 +21,7 @@ SETTLED = 1e-9
 
 
 def conditional(problem: Problem, loss: Loss, *, num_points: int, seed: int, delta: float) -> Risk:
-    r"""Genz' separation of variables. [Genz92, Sec. 3]
+    r"""Genz' separation of variables. [Genz92]
 
     With D = −h + Lξ, L lower triangular, the risk 1 − P(D_j < 0 for all j) is an integral over [0, 1]^{c−2} of
 
@@ -42,9 +42,7 @@ def conditional(problem: Problem, loss: Loss, *, num_points: int, seed: int, del
         hard = torch.nonzero(torch.minimum(union, torch.ones_like(union)) - largest > SETTLED)[:, 0]
         order = thresholds[hard].argsort(-1)
         dimension = problem.num_classes - 1
-        uniform = torch.special.ndtr(
-            sobol_normals(max(1, dimension - 1), num_points, named_seed("conditional", seed))
-        ).to(thresholds)
+        uniform = sobol_uniforms(max(1, dimension - 1), num_points, named_seed("conditional", seed)).to(thresholds)
         correlation = covariance[hard] / (scale[hard][:, :, None] * scale[hard][:, None, :])
         correlation = correlation.gather(1, order[..., None].expand_as(correlation))
         correlation = correlation.gather(2, order[:, None, :].expand_as(correlation))

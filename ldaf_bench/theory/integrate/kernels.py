@@ -53,7 +53,7 @@ def count_errors(mean: Tensor, factor: Tensor, points: Tensor) -> Tensor:
     counts = mean.new_zeros(len(mean), dtype=torch.float64)
     with torch.no_grad():
         for data, _, differences in _tiles(mean, factor, points):
-            counts[data] += (differences.amax(1) >= 0).sum(-1)
+            counts[data] += (~(differences.amax(1) < 0)).sum(-1)  # NaN is an error, never a success
     return counts
 
 

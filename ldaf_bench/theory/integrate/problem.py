@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ldaf_bench.theory.arguments import require, require_finite, require_labels, require_shape
+from ldaf_bench.theory.chunks import chunks
 from ldaf_bench.theory.flows import check_inputs
 from ldaf_bench.theory.gaussian import Gaussian
 from ldaf_bench.theory.pushforward import Pushforward, class_factor, logit_factor
@@ -21,10 +22,10 @@ Draw = Callable[[slice, int, torch.Generator], Tensor]
 
 @dataclass(frozen=True)
 class Problem:
-    r"""The integrals E[ℓ(M_k + P H_k ξ, y_k)], ξ ~ N(0, I_{c−1}), one for every datum. [Boll22, (27)]"""
+    r"""The integrals E[ℓ(M_k + P H_k ξ, y_k)], ξ ~ N(0, I_{c−1}), one for every datum. [Boll22, Sec. 4.4]"""
 
     mean: Tensor
-    """M, of shape (m, c); estimates evaluate the integrand in its dtype, guarantees always in float64."""
+    """M, of shape (m, c); estimates evaluate the integrand in its dtype, `mc` and `bonferroni` in float64."""
     factor: Tensor
     """H, of shape (m, c−1, c−1), with H Hᵀ = Σ̂; float64 if the guarantees are to be exact."""
     labels: Tensor
@@ -82,12 +83,13 @@ def flow_draw(flow: str, parameter: Tensor, features: Tensor, horizon: float, ga
     num_nodes, num_classes = features.shape[1:]
 
     def draw(part: slice, num_samples: int, generator: torch.Generator) -> Tensor:
+        logits = []
         chosen = features[part]
-        noise = torch.randn(
-            len(chosen), num_samples, gaussian.size, dtype=features.dtype, device=features.device, generator=generator
-        )  # fmt: skip
-        start = expand(gaussian.act(noise).unflatten(-1, (num_nodes, num_classes - 1)))
-        return entry.integrate(parameter, chosen, start, horizon, None).value
+        for some in chunks(len(chosen), num_samples * num_nodes * num_classes):
+            noise = chosen.new_empty(some.stop - some.start, num_samples, gaussian.size).normal_(generator=generator)
+            start = expand(gaussian.act(noise).unflatten(-1, (num_nodes, num_classes - 1)))
+            logits.append(entry.integrate(parameter, chosen[some], start, horizon, None).value)
+        return torch.cat(logits)
 
     return draw
 

@@ -16,11 +16,10 @@ from ldaf_bench.theory.integrate.problem import Loss, Problem, Risk
 from ldaf_bench.theory.seeds import named_generator, named_seed
 
 
-def sobol_normals(dimension: int, num_points: int, seed: int) -> Tensor:
-    r"""Φ⁻¹ of a scrambled Sobol net with 2^k points, as columns: (dimension, num_points), float64.
+def sobol_uniforms(dimension: int, num_points: int, seed: int) -> Tensor:
+    """A scrambled Sobol net of 2^k points in (0, 1), as columns: (dimension, num_points), float64.
 
-    The scramble keeps the net's balance [Genz92 uses lattices to the same end]; half a grid step is added,
-    so that no coordinate is ever 0, where Φ⁻¹ is infinite.
+    Half a grid step is added, so that no coordinate is ever 0, where Φ⁻¹ is infinite; the net stays balanced.
     """
     require_count("num_points", num_points)
     power = num_points & (num_points - 1) == 0
@@ -28,8 +27,12 @@ def sobol_normals(dimension: int, num_points: int, seed: int) -> Tensor:
     limit = torch.quasirandom.SobolEngine.MAXDIM
     require(dimension <= limit, "num_classes", f"at most {limit + 1} for Sobol points", dimension + 1)
     engine = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=seed)
-    uniform = engine.draw(num_points, dtype=torch.float64) + 2.0 ** -(engine.MAXBIT + 1)
-    return torch.special.ndtri(uniform).T.contiguous()
+    return (engine.draw(num_points, dtype=torch.float64) + 2.0 ** -(engine.MAXBIT + 1)).T.contiguous()
+
+
+def sobol_normals(dimension: int, num_points: int, seed: int) -> Tensor:
+    """Φ⁻¹ of `sobol_uniforms`."""
+    return torch.special.ndtri(sobol_uniforms(dimension, num_points, seed))
 
 
 def fill_normal_(buffer: Tensor, generator: torch.Generator) -> Tensor:
@@ -91,7 +94,7 @@ def mc(
     r"""i.i.d. draws from N(M, Σ̂), fresh for every datum and sample.
 
     For the 0-1 loss the draws are N = m·q independent Bernoulli variables with mean risk r, so that
-    r ≤ kl⁻¹(r̂, ln(1/δ′)/N) with probability 1 − δ′ [Hoeffding63, Thm. 1, which allows unequal means].
+    r ≤ kl⁻¹(r̂, ln(1/δ′)/N) with probability 1 − δ′ [Hoeffding63, which allows unequal means].
 
     Data that cannot matter are not sampled. Let u_k ≥ r_k be the deterministic bound of `bonferroni`, and S the
     data with u_k > `negligible`. S depends on (M, Σ̂) only, never on a draw, so the N = |S|·q draws on S are as
@@ -114,8 +117,7 @@ def mc(
     per_datum = charged.clone()
     per_datum[sampled] = _bernoulli_means(mean, factor, num_points, generator)
     size = len(sampled) * num_points
-    skipped = float(charged.sum() - charged[sampled].sum())
-    upper = skipped / problem.num_data
+    upper = float(charged[charged <= negligible].sum()) / problem.num_data
     error = 0.0
     if size:
         hits = float(per_datum[sampled].mean())
@@ -168,8 +170,9 @@ def _mc_cross_entropy(problem: Problem, num_points: int, generator: torch.Genera
 def forward_mc(problem: Problem, loss: Loss, *, num_points: int, seed: int, delta: float) -> Risk:
     r"""A fresh v₀ and a full flow integration for every sample: what methods without a pushforward must do.
 
-    The same guarantee as `mc`, at the price of N = m·q flow integrations: the baseline of every cost figure. The
-    standard error counts the spread between data in, and is on the safe side.
+    The same guarantee as `mc`, at the price of N = m·q flow integrations: the baseline of every cost figure. It
+    certifies the classifier as it runs, in the features' precision. The standard error includes the spread between
+    data, and is on the safe side.
     """
     require_count("num_points", num_points)
     require_fraction("delta", delta)
@@ -185,8 +188,8 @@ def forward_mc(problem: Problem, loss: Loss, *, num_points: int, seed: int, delt
             for done in range(0, num_points, 32):
                 logits = draw(part, min(32, num_points - done), generator)
                 own = logits.gather(-1, labels[..., None].expand(-1, logits.shape[1], 1))
-                if loss == "zero_one":  # a tie is an error: y itself and one more reach y's logit
-                    value = ((logits >= own).sum(-1) > 1).double()
+                if loss == "zero_one":  # correct only if all rivals are strictly below: ties and NaN are errors
+                    value = ((logits < own).sum(-1) < problem.num_classes - 1).double()
                 else:
                     value = (logits.logsumexp(-1) - own[..., 0]).double()
                 per_datum[part] += value.sum(1)

@@ -322,14 +322,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             outcomes = list(track(results, label, total=repeats, console=console))
             tallies += simulate(variant, repeats, outcomes)
     title = "How often certificates were below the true risk"
-    table = Table(title=title, box=box.SIMPLE)
-    for heading in ("variant", "certificate", "data sets", "failed", "rate", "allowed", "verdict"):
+    table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for heading in ("variant", "certificate", "failed", "of", "rate", "allowed", "verdict"):
         words = heading in ("variant", "certificate", "verdict")
         table.add_column(heading, no_wrap=True, justify="left" if words else "right")
     for tally in tallies:
         style = "" if tally.as_expected else "bold red"
-        rates = (f"{tally.failures / tally.repeats:.4f}", f"{tally.allowed:.2f}")
-        cells = (tally.variant, tally.certificate, str(tally.repeats), str(tally.failures), *rates, tally.verdict)
+        rates = (f"{tally.failures / tally.repeats:.2%}", f"{tally.allowed:.0%}")
+        cells = (tally.variant, tally.certificate, str(tally.failures), str(tally.repeats), *rates, tally.verdict)
         table.add_row(*cells, style=style)
     console.print(table)
     wrong = sum(not tally.as_expected for tally in tallies)

@@ -218,10 +218,10 @@ def best_of_many(table: Tensor, truth: Tensor, size: int, seed: int) -> Outcome:
     labels = torch.randint(CLASSES, (size,), generator=generator)
     risk = table[:, index, labels].mean(-1)
     outcome = {}
-    for name, budget in (("ε for each", BUDGET), ("ε/K", Budget(BUDGET.epsilon, BUDGET.delta, NUM_PRIORS))):
+    for name, budget in (("ε", BUDGET), ("ε/K", Budget(BUDGET.epsilon, BUDGET.delta, NUM_PRIORS))):
         values = BOUNDS["kl"](risk, 0.0, size, budget.epsilon_each)
         picked = int(values.argmin())
-        outcome[f"best of {NUM_PRIORS}, {name}"] = float(values[picked]) < float(truth[picked])
+        outcome[f"best of {NUM_PRIORS} at {name}"] = float(values[picked]) < float(truth[picked])
     return outcome
 
 

@@ -171,8 +171,12 @@ def _evaluate(order: int, horizon: float, space: Lanczos) -> tuple[Tensor, Tenso
     values, vectors, first = _eigen(space)
     column = vectors @ (phi(order, horizon * values) * first)[..., None]
     column = (horizon**order * column).to(space.basis.dtype)
-    magnitude = horizon**order * phi(order, horizon * values.amax(-1)) * space.norm.double()
-    rounding = space.diagonal.shape[-1] * torch.finfo(space.basis.dtype).eps * magnitude
+    # Past its own dimension an element's J is padded with zeros, whose Ritz values w has no part in.
+    seen = torch.where(first.abs() > 1e-15 * space.norm.double()[..., None], values, values[..., :1])
+    magnitude = horizon**order * phi(order, horizon * seen.amax(-1)) * space.norm.double()
+    # Rounding in J moves the Ritz values by eps‖H‖, which the exponential turns into a relative error of T eps‖H‖.
+    relative = torch.finfo(space.basis.dtype).eps * (space.diagonal.shape[-1] + 2 * horizon * seen.abs().amax(-1))
+    rounding = relative * magnitude
     return (space.basis.mT @ column)[..., 0], space.log_error.exp() + rounding
 
 

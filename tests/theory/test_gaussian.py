@@ -16,7 +16,7 @@ sizes = st.integers(1, 12)
 
 
 def dense(size, seed):
-    return Dense(0.3 * normal(size, size, seed=seed) + torch.eye(size, dtype=torch.float64))
+    return Dense(0.25 * normal(size, size, seed=seed) / size**0.5 + torch.eye(size, dtype=torch.float64))
 
 
 def exact_kl(posterior, prior):

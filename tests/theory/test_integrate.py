@@ -82,7 +82,7 @@ def test_estimates_agree_among_each_other(dtype, c, seed):
 def test_bonferroni_is_above_the_truth_and_exact_for_two_rivals(c, seed):
     p = logits_problem(30, c, seed, scale=2.0)
     runs = torch.stack([integrate("conditional", p, num_points=4096, seed=k).per_datum for k in range(10)])
-    bound, truth, slack = hunter_worsley(p), runs.mean(0), 5 * runs.std(0) / 10**0.5 + 1e-9
+    bound, truth, slack = hunter_worsley(p), runs.mean(0), 12 * runs.std(0) / 10**0.5 + 1e-9
     assert (bound >= truth - slack).all()
     assert (bound <= 1).all()
     h, scale, covariance = standardized(p)

@@ -37,7 +37,8 @@ def test_pushforward_equals_its_dense_twin(flow, n, c, seed, horizon):
     missed = np.maximum(
         np.abs(pushed.mean.numpy() - mean).max(1), np.linalg.norm(pushed.rows.numpy() - rows, axis=2).max(1)
     )
-    assert (missed <= pushed.error.numpy() + 1e-12).all()
+    # The reference's own error is that of an exponential of a matrix that is not normal.
+    assert (missed <= pushed.error.numpy() + 1e-12 * np.abs(mean).max() * np.abs(rows).max()).all()
     torch.testing.assert_close(pushed.mean, forward(flow, omega, features, horizon), rtol=1e-12, atol=1e-12)
 
 

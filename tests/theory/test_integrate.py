@@ -147,6 +147,19 @@ def test_data_that_cannot_matter_are_charged_but_not_sampled():
     assert everything.num_evaluations == 100 * 100
 
 
+def test_degenerate_covariances_are_sampled_by_mc_and_refused_by_bonferroni():
+    p = logits_problem(6, 4, seed=12)
+    still = Problem(p.mean, torch.zeros_like(p.factor), p.labels)
+    wrong = (p.mean.argmax(-1) != p.labels).double()
+    risk = integrate("mc", still, num_points=50)
+    assert torch.equal(risk.per_datum, wrong)
+    assert risk.upper >= float(wrong.mean())
+    tied = Problem(torch.zeros_like(p.mean), torch.zeros_like(p.factor), p.labels)
+    assert float(integrate("mc", tied, num_points=50).value) == 1.0
+    with pytest.raises(ValueError, match="the integrand must be finite"):
+        integrate("bonferroni", tied)
+
+
 def test_standard_errors_cover():
     p = logits_problem(20, 4, seed=8)
     truth = float(integrate("qmc", p, "cross_entropy", num_points=1 << 16).value)

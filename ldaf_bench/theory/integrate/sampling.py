@@ -111,13 +111,14 @@ def mc(
     if loss == "cross_entropy":
         return _mc_cross_entropy(problem, num_points, generator)
     charged = hunter_worsley(problem) if negligible > 0 else torch.ones_like(problem.mean[:, 0].double())
-    sampled = torch.nonzero(charged > negligible)[:, 0]
+    skipped = charged <= negligible  # false for NaN: what has no bound is sampled
+    sampled = torch.nonzero(~skipped)[:, 0]
     mean, factor = problem.differences(torch.float64)
     mean, factor = mean[sampled], factor[sampled]
     per_datum = charged.clone()
     per_datum[sampled] = _bernoulli_means(mean, factor, num_points, generator)
     size = len(sampled) * num_points
-    upper = float(charged[charged <= negligible].sum()) / problem.num_data
+    upper = float(charged[skipped].sum()) / problem.num_data
     error = 0.0
     if size:
         hits = float(per_datum[sampled].mean())

@@ -14,9 +14,11 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -46,13 +48,34 @@ def read(path: Path) -> dict[str, Tensor]:
             missing = [key for key in KEYS if key not in archive]
             if missing:
                 raise BadFixtureError(f"{path} lacks {', '.join(missing)}.")
-            return {key: torch.as_tensor(np.asarray(archive[key])) for key in KEYS}
-    except (OSError, EOFError, zipfile.BadZipFile, TypeError) as error:
-        raise BadFixtureError(f"{path} cannot be read: {error}.") from error
+            arrays = {key: np.asarray(archive[key]) for key in KEYS}
+    except OSError as error:
+        raise BadFixtureError(f"{path} cannot be read: {error.strerror or error}.") from error
     except BadFixtureError:
         raise
-    except ValueError as error:  # what numpy says of pickles, which are never loaded
+    except (ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:  # pickles are never loaded
         raise BadFixtureError(f"{path} is not an .npz archive of plain arrays.") from error
+    return check(path, arrays)
+
+
+def check(path: Path, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+    """The arrays as tensors, after refusing shapes, types and values that no ground truth has."""
+    for key, array in arrays.items():
+        if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
+            raise BadFixtureError(f"{path}: {key} must hold finite real numbers.")
+    if arrays["features"].ndim != 3 or arrays["z"].ndim != 2:
+        raise BadFixtureError(f"{path}: features must be of shape (batch, n, c), and z of shape (points, c−1).")
+    (m, n, c), points = arrays["features"].shape, len(arrays["z"])
+    k = n * (c - 1)
+    shapes = {
+        "n": (), "c": (), "T": (), "kl": (), "omega": (n, c, n, c), "labels": (m,), "prior_d": (k,), "prior_q": (k,),
+        "posterior_d": (k,), "posterior_q": (k,), "mean_logits": (m, c), "mean_v": (m, c), "cov": (m, c, c),
+        "cov_prior": (m, c, c), "z": (points, c - 1), "ce": (m,), "err": (m,),
+    }  # fmt: skip
+    for key, shape in shapes.items():
+        if arrays[key].shape != shape:
+            raise BadFixtureError(f"{path}: {key} must be of shape {shape}, but is of shape {arrays[key].shape}.")
+    return {key: torch.as_tensor(array.astype(np.float64)) for key, array in arrays.items()}
 
 
 def relative_error(found: Tensor, truth: Tensor) -> float:

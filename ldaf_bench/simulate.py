@@ -161,7 +161,7 @@ class Chain:
         for integrator in ("mc", "bonferroni"):
             risk = gibbs_risk(prior, gaussian, data, integrator, 32, seed)
             for bound in STOCHASTIC_BOUNDS:
-                certificate = certify(bound, risk, gaussian, prior.gaussian, BUDGET)
+                certificate = certify(bound, risk, prior.gaussian, BUDGET)
                 outcome[f"{bound} / {integrator}"] = certificate.value < truth
         guess = prior.pushed.mean.argmax(-1)
         mean_truth = float((1 - self.world.labels[torch.arange(INPUTS), guess]).mean())
@@ -189,7 +189,7 @@ class Chain:
         charged = gibbs_risk(prior, prior.gaussian, data, "mc", 1, seed)
         outcome = {}
         for name, risk in (("kl / qmc, ignored", ignored), ("kl / mc, charged", charged)):
-            outcome[name] = certify("kl", risk, prior.gaussian, prior.gaussian, BUDGET).value < truth
+            outcome[name] = certify("kl", risk, prior.gaussian, BUDGET).value < truth
         return outcome
 
 

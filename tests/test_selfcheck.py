@@ -62,6 +62,23 @@ def test_unreadable_files_get_a_sentence_and_exit_code_2(tmp_path, capsys, conte
     assert "broken.npz" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("key", "change", "words"),
+    [
+        ("omega", lambda a: a[0], "omega must be of shape"),
+        ("features", lambda a: a[0], "features must be of shape"),
+        ("mean_logits", lambda a: a[:, 1:], "mean_logits must be of shape"),
+        ("T", lambda a: [1.0, 2.0], "T must be of shape"),
+        ("ce", lambda a: a * np.nan, "ce must hold finite real numbers"),
+        ("omega", lambda a: a.astype(complex), "omega must hold finite real numbers"),
+        ("labels", lambda a: a.astype(str), "labels must hold finite real numbers"),
+    ],
+)
+def test_files_of_another_format_get_a_sentence_and_exit_code_2(tmp_path, capsys, key, change, words):
+    assert main([altered(tmp_path, **{key: change})]) == 2
+    assert words in capsys.readouterr().err
+
+
 def test_missing_files_keys_and_devices_get_a_sentence_and_exit_code_2(tmp_path, capsys):
     assert main([str(tmp_path / "nowhere.npz")]) == 2
     assert "cannot be read" in capsys.readouterr().err

@@ -25,6 +25,7 @@ def test_every_part_runs_and_is_written_as_parquet(tmp_path, capsys):
     assert {entry["kind"] for entry in table} == {"ratio", "memory", "growth", "slope"}
     assert {entry["axis"] for entry in table if entry["kind"] == "slope"} == {"n", "c", "m", "q"}
     assert all(entry["torch"] for entry in table)
+    assert "means nothing" in out
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["speed.parquet"]
 
 

@@ -177,7 +177,7 @@ def peak_gigabytes(sizes: Sizes, num_points: int, device: str) -> float:
     case = make_case(sizes.num_nodes, sizes.num_classes, sizes.num_data, device)
     before = _reset_peak(device)
     pushed = case.push()
-    draw = flow_draw(case.flow, case.omega, case.features, 1.0, case.prior)
+    draw = flow_draw(case.flow, case.omega, case.features)
     integrals = problem(pushed, case.prior, case.labels, draw)
     fit(pushed, case.labels, case.prior, FitSettings(num_points=num_points, epochs=1, max_alternations=1))
     for integrator in ("qmc", "rqmc", "mc", "conditional", "bonferroni"):

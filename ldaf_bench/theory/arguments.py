@@ -21,11 +21,13 @@ def require(condition: bool, name: str, expected: str, got: object) -> None:
 
 def require_shape(name: str, tensor: Tensor, shape: Sequence[int | None]) -> None:
     """The tensor has this shape; `None` stands for any length."""
+    require(isinstance(tensor, Tensor), name, "a torch tensor", f"a {type(tensor).__name__}")
     expected = tuple(shape)
     fits = tensor.ndim == len(expected) and all(
         want is None or have == want for have, want in zip(tensor.shape, expected, strict=True)
     )
-    wanted = "(" + ", ".join("any" if want is None else str(want) for want in expected) + ")"
+    wanted = "(" + ", ".join("any" if want is None else str(want) for want in expected)
+    wanted += ",)" if len(expected) == 1 else ")"
     require(fits, name, f"of shape {wanted}", f"of shape {tuple(tensor.shape)}")
 
 

@@ -126,6 +126,7 @@ def lambda_bound(risk: Number, kl: Number, num_data: int, epsilon: float) -> Ten
     λ that was best for the cross-entropy in training is not best here; choosing it again is free.
     """
     c = complexity(kl, num_data, epsilon)
+    risk = _tensor("risk", risk, high=1.0)
     return lambda_value(risk, c, best_lambda(risk, c))
 
 

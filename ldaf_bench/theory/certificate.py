@@ -2,10 +2,10 @@ r"""One certificate: bound, integration error and selection, paid for together.
 
 With probability at least 1 − ε − δ′ over the certificate set and the integration's draws, any `num_choices`
 certificates under one `Budget` hold at once, so that the best of them may be reported. The ways to get this wrong are
-closed where they can be: m is the number of data that the risk was integrated over, KL is computed here from posterior
-and prior, a risk without a guarantee gives `certified=False`, and one that was integrated at a larger δ′ than the
-budget has for it is refused. What remains with the caller: that the prior saw none of the data, that the risk is this
-posterior's, and that `num_choices` counts every certificate that could have been picked.
+closed where they can be: m is the number of data that the risk was integrated over, KL is computed here for the
+posterior that the risk is of, a risk without a guarantee gives `certified=False`, and one that was integrated at a
+larger δ′ than the budget has for it is refused. What remains with the caller: that the prior saw none of the data, and
+that `num_choices` counts every certificate that could have been picked.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Certificate:
     num_evaluations: int
 
 
-def certify(bound: str, risk: Risk, posterior: Gaussian, prior: Gaussian, budget: Budget) -> Certificate:
-    r"""B(r⁺, KL, m, ε/K) where r ≤ r⁺ except with probability δ′/K.
+def certify(bound: str, risk: Risk, prior: Gaussian, budget: Budget) -> Certificate:
+    r"""B(r⁺, KL, m, ε/K) where r ≤ r⁺ except with probability δ′/K; the posterior is the one that the risk is of.
 
     Every bound increases in the risk, so that B(r, …) ≤ B(r⁺, …) wherever the integration holds; a union bound over
     the K choices and over the two events gives ε + δ′. [Langford05]
@@ -81,7 +81,9 @@ def certify(bound: str, risk: Risk, posterior: Gaussian, prior: Gaussian, budget
     affordable = risk.delta <= budget.delta_each * (1 + 1e-12)
     require(affordable, "risk", f"integrated at delta ≤ {budget.delta_each:g}", f"at {risk.delta:g}")
     used = float(risk.value) if risk.upper is None else risk.upper
-    kl = float(kl_divergence(posterior, prior))
+    if risk.gaussian is None:
+        raise ValueError("risk must be that of a known posterior (see `integrate.problem`), but has none.")
+    kl = float(kl_divergence(risk.gaussian, prior))
     num_data = len(risk.per_datum)
     value = min(1.0, float(BOUNDS[bound](used, kl, num_data, budget.epsilon_each)))
     return Certificate(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ldaf_bench.theory.arguments import require, require_count, require_entry, require_positive
+from ldaf_bench.theory.arguments import require, require_count, require_entry, require_labels, require_positive
 from ldaf_bench.theory.gaussian import Dense, DiagonalRankOne, Gaussian
 from ldaf_bench.theory.integrate import integrate, problem
 from ldaf_bench.theory.pushforward import Pushforward
@@ -77,6 +77,7 @@ def _scaled(size: int, scale: float, generator: torch.Generator, data: PriorData
     """
     require(data is not None, "data", "prior-training data for the initialization `scaled`", None)
     assert data is not None
+    require_labels("data.labels", data.labels, *data.pushed.mean.shape)
     wrong = (data.pushed.mean.argmax(-1) != data.labels).double().mean()
     target = float(wrong) + data.rise
 

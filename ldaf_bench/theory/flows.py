@@ -30,6 +30,7 @@ from torch import Tensor
 
 from ldaf_bench.theory.arguments import (
     require,
+    require_count,
     require_entry,
     require_finite,
     require_positive,
@@ -257,6 +258,8 @@ def initial_parameter(
 ) -> Tensor:
     """A random valid parameter, scaled so that Ω's spectral radius is about 1 whatever n and c."""
     require_entry("flow", flow, FLOWS)
+    require_count("num_nodes", num_nodes)
+    require_count("num_classes", num_classes, minimum=2)
     shape = FLOWS[flow].shape(num_nodes, num_classes)
     fan_in = num_nodes if flow == "sflow" else num_nodes * num_classes
     device = generator.device if generator is not None else None

@@ -167,8 +167,8 @@ def kl_divergence(posterior: Gaussian, prior: Gaussian) -> Tensor:
 
     .. math:: \mathrm{tr}\, E + \tfrac12 \|E\|_F^2 - \log|\det(I + E)|,
 
-    in O(n c) if both are of the paper's family: no large numbers cancel near equality. What rounding may have taken
-    away is added, so that the divergence is never understated; if that is more than 1e-6, the factors are too
+    in O(n c) if both are of the paper's family, where no large numbers cancel near equality. What rounding may have
+    taken away is added, so that the divergence is never understated; if that is more than 1e-6, the factors are too
     ill-conditioned for a certificate: `ArithmeticError`. So is a value below −1e-8, which would be a defect.
     """
     size = prior.size
@@ -179,8 +179,11 @@ def kl_divergence(posterior: Gaussian, prior: Gaussian) -> Tensor:
         shift = prior.solve(posterior.factor() - prior.factor())
         squared, trace = (shift * shift).sum(), shift.trace()
         value = trace + squared / 2 - (posterior.logdet() - prior.logdet())
-        condition = prior.condition if isinstance(prior, Dense) else Dense(prior.factor()).condition
-        magnitude = condition * (squared + (size * squared).sqrt())
+        one, zero = (
+            g.condition if isinstance(g, Dense) else Dense(g.factor().detach()).condition for g in (posterior, prior)
+        )
+        magnitude = zero * (squared + (size * squared).sqrt()) + size * (one + zero)
+        magnitude = magnitude + posterior.logdet().abs() + prior.logdet().abs()
     allowance = 8 * torch.finfo(torch.float64).eps * float(magnitude.detach())
     if not allowance <= 1e-6:
         raise ArithmeticError(
@@ -202,11 +205,15 @@ def _rank_one_terms(one: DiagonalRankOne, zero: DiagonalRankOne) -> tuple[Tensor
     w = gamma * (p - step * r - (r @ p) * one.q)
     stretch = torch.where(e > -0.5, torch.log1p(e.clamp(min=-0.5)), (one.d / zero.d).abs().log())
     growth = gamma * (p * (one.q + zero.q) - zero.q**2 * e) / one.d
-    value = _trace_and_norm(e, x, one.q, r, w) - stretch.sum() - _log_abs_1p(growth.sum())
+    grown = growth.sum()
+    ratio = torch.log1p(grown) if float(grown.detach()) > -0.5 else (one.capacity() / zero.capacity()).abs().log()
+    value = _trace_and_norm(e, x, one.q, r, w) - stretch.sum() - ratio
     largest = gamma.abs() * (p.abs() + (step * r).abs() + (r * p).abs().sum() * one.q.abs())
     magnitude = _trace_and_norm(e.abs(), x.abs(), one.q.abs(), r.abs(), largest)
-    magnitude = magnitude + stretch.abs().sum() + growth.abs().sum()
-    return value, magnitude
+    magnitude = magnitude + stretch.abs().sum() + growth.abs().sum() + 1
+    # Where d has both signs, 1 + Σ q²/d may cancel, and γ with it.
+    lost = [(1 + (g.q**2 / g.d).abs().sum()) / g.capacity().abs() for g in (one, zero)]
+    return value, magnitude * torch.maximum(*lost) * (value.detach() != 0)
 
 
 def _trace_and_norm(e: Tensor, x: Tensor, q: Tensor, r: Tensor, w: Tensor) -> Tensor:
@@ -214,8 +221,3 @@ def _trace_and_norm(e: Tensor, x: Tensor, q: Tensor, r: Tensor, w: Tensor) -> Te
     trace = e.sum() + x @ q + r @ w
     squares = e @ e + (x @ x) * (q @ q) + (r @ r) * (w @ w)
     return trace + squares / 2 + (e * x) @ q + (e * r) @ w + (x @ r) * (q @ w)
-
-
-def _log_abs_1p(z: Tensor) -> Tensor:
-    """log|1 + z|, accurate at 0."""
-    return torch.log1p(z) if float(z.detach()) > -0.5 else (1 + z).abs().log()

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ldaf_bench.theory.arguments import require, require_positive, require_shape
+from ldaf_bench.theory.arguments import require, require_count, require_positive, require_shape
 
 Apply = Callable[[Sequence[Tensor], Tensor], Tensor]
 
@@ -200,11 +200,14 @@ def _space(settings: _Settings, apply: Apply, params: Sequence[Tensor], start: T
 
     space = lanczos(lambda v: apply(params, v), start, max_dim, log_error, log_tolerance)
     if not (space.log_error <= log_tolerance).all():
-        worst = float((space.log_error - log_tolerance).nan_to_num(nan=-math.inf).max()) / math.log(10)
+        gap = space.log_error - log_tolerance
+        if not bool(torch.isfinite(space.diagonal).all() & torch.isfinite(space.offdiagonal).all()):
+            raise ArithmeticError("The matrix function did not converge: operator or start are not finite.")
+        worst = float(gap[torch.isfinite(gap)].max()) / math.log(10)
         raise ArithmeticError(
-            f"The matrix function did not converge: after {space.diagonal.shape[-1]} Krylov steps its error "
-            f"estimate is still 10^{worst:.1f} times the tolerance {tolerance:g}. The operator is too large "
-            f"(a diverging fitness or horizon?) or not finite; raise max_dim only if it is meant to be so."
+            f"The matrix function did not converge: after {space.diagonal.shape[-1]} Krylov steps its error estimate "
+            f"is still 10^{worst:.1f} times the tolerance {tolerance:g}. The operator is too large (diverging "
+            f"fitness or horizon?); raise max_dim only if it is meant to be so."
         )
     return space
 
@@ -270,6 +273,8 @@ def phi_action(
     require(order in (0, 1, 2), "order", "0, 1 or 2", order)
     require_positive("horizon", horizon)
     require_shape("start", start, (None, None, None))
+    require(start.dtype in DEFAULT_TOLERANCE, "start", "float32 or float64", start.dtype)
+    require_count("max_dim", max_dim)
     if tolerance is None:
         tolerance = DEFAULT_TOLERANCE[start.dtype]
     require_positive("tolerance", tolerance)

@@ -229,6 +229,9 @@ def fit(pushed: Pushforward, labels: Tensor, prior: Gaussian, settings: FitSetti
     require(num_data >= 1, "pushed", "of at least one datum", f"of {num_data}")
     require_shape("pushed.rows", pushed.rows, (num_data, num_classes - 1, prior.size))
     require_labels("labels", labels, num_data, num_classes)
+    require_finite("pushed.mean", pushed.mean)
+    require_finite("pushed.rows", pushed.rows)
+    labels = labels.long()
     make, raw = OPTIMIZERS[settings.optimizer]
     model = _Model(pushed, labels, prior, settings, raw)
     for leaf in model.leaves:

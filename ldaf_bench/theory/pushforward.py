@@ -47,13 +47,18 @@ def push(
     is that of one chunk and its Krylov basis.
 
     The error of the matrix function is part of what the classifier *is*: every datum's (M, G) is a function of that
-    datum alone, up to rounding (see `krylov`), so a certificate holds for the classifier as computed. On GPUs, products
-    in reduced precision (TF32) are refused: they would be a thousand times less exact than `error` says.
+    datum alone, up to rounding (see `krylov`), so a certificate holds for the classifier as computed. Products in
+    reduced precision (TF32, bfloat16) are refused: they would be a thousand times less exact than `error` says.
     """
     entry = check_inputs(flow, parameter, features, horizon)
-    precision = torch.get_float32_matmul_precision()
-    exact = features.device.type != "cuda" or precision == "highest"
-    require(exact, "torch.set_float32_matmul_precision", "'highest' while pushing forward", repr(precision))
+    if features.dtype == torch.float32:
+        try:
+            precision = torch.get_float32_matmul_precision()
+        except RuntimeError:  # torch's newer switches were set, in a way that the older one cannot express
+            precision = "set by fp32_precision"
+        require(
+            precision == "highest", "torch's float32 matmul precision", "'highest' while pushing forward", precision
+        )
     num_data, num_nodes, num_classes = features.shape
     mean = features.new_empty(num_data, num_classes)
     rows = features.new_empty(num_data, num_classes - 1, num_nodes * (num_classes - 1))

@@ -127,6 +127,7 @@ def test_initial_parameter_is_valid_and_of_unit_scale(flow):
         ({"parameter": torch.zeros(3, 3, 4, 3)}, "omega must be of shape"),
         ({"parameter": torch.arange(144.0).view(4, 3, 4, 3)}, "omega must be symmetric"),
         ({"parameter": torch.full((4, 3, 4, 3), torch.inf)}, "omega must be finite"),
+        ({"features": [[0.0]]}, "features must be a torch tensor, but is a list"),
         ({"features": torch.zeros(0, 4, 3)}, "features must be of at least one datum"),
         ({"features": torch.zeros(2, 4, 1)}, "features must be of at least one datum, one node and two classes"),
         ({"features": torch.zeros(2, 4, 3, dtype=torch.float16)}, "features must be float32 or float64"),

@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import scipy.stats
@@ -36,7 +37,7 @@ def flow_problem(m=8, n=3, c=4, seed=1):
     omega, features = parameter("daf", n, c, seed, scale=2.0), normal(m, n, c, seed=seed + 1)
     start = gaussian(n * (c - 1), seed=seed + 2)
     labels = features[:, 0].argmax(-1)
-    return problem(push("daf", omega, features), start, labels, flow_draw("daf", omega, features, 1.0, start))
+    return problem(push("daf", omega, features), start, labels, flow_draw("daf", omega, features))
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +92,32 @@ def test_bonferroni_is_above_the_truth_and_exact_for_two_rivals(c, seed):
         exact = upper_tail(h).sum(-1) - bvn(h[:, 0], h[:, 1], correlation)
         assert ((bound >= exact) & (bound <= exact + 1e-13)).all()
         assert ((truth - exact).abs() <= slack).all()
+
+
+@pytest.mark.parametrize("spread", [1e2, 1e4, 1e6])
+def test_bonferroni_stays_a_bound_for_nearly_collinear_rivals(spread):
+    # A common deviation of y's own logit makes the two rivals' differences almost the same variable.
+    mean = torch.tensor([[0.0, 0.5, 1.0]], dtype=torch.float64)
+    factor = torch.tensor([[[1.0, 0.0], [spread, 1.0]]], dtype=torch.float64)
+    p = Problem(mean, factor, torch.tensor([2]))
+    d_mean, d_factor = (t[0] for t in p.differences())
+    with mpmath.workdps(40):
+        rows = [[mpmath.mpf(float(v)) for v in row] for row in d_factor]
+        cov = [[sum(a * b for a, b in zip(x, y, strict=True)) for y in rows] for x in rows]
+        h = [-mpmath.mpf(float(d_mean[j])) / mpmath.sqrt(cov[j][j]) for j in (0, 1)]
+        rho = cov[0][1] / mpmath.sqrt(cov[0][0] * cov[1][1])
+        width = mpmath.sqrt(1 - rho**2)
+        jump = [h[1] / rho + k * width / abs(rho) for k in (-40, -10, -3, 0, 3, 10, 40)]
+        cuts = sorted(x for x in [*jump, mpmath.mpf(-8), mpmath.mpf(8)] if h[0] < x < 40)
+        joint = mpmath.quad(lambda x: mpmath.npdf(x) * mpmath.ncdf((rho * x - h[1]) / width), [h[0], *cuts, 40])
+        exact = mpmath.ncdf(-h[0]) + mpmath.ncdf(-h[1]) - joint
+    assert float(exact) <= float(hunter_worsley(p)) <= float(exact) + 1e-7
+
+
+def test_bytes_are_labels_too():
+    p = logits_problem(10, 3, seed=4)
+    small = Problem(p.mean, p.factor, p.labels.to(torch.uint8))
+    assert torch.equal(integrate("qmc", small).per_datum, integrate("qmc", p).per_datum)
 
 
 def test_conditional_is_exact_where_nothing_is_left_to_integrate():
@@ -229,7 +256,7 @@ def test_not_a_number_is_an_error_never_a_success():
     def poisoned(part, count, generator):
         return torch.full((len(p.mean[part]), count, 4), torch.nan, dtype=torch.float64)
 
-    broken = Problem(p.mean, p.factor, p.labels, poisoned)
+    broken = Problem(p.mean, p.factor, p.labels, draw=poisoned)
     assert integrate("forward_mc", broken, num_points=4).upper == 1.0
     assert float(count_errors(torch.full((1, 3), torch.nan), torch.eye(3)[None], torch.zeros(3, 5))) == 5
 
@@ -250,14 +277,14 @@ good = logits_problem(4, 3, seed=1)
         (lambda: integrate("qmc", good, num_points=1000), "num_points must be a power of 2"),
         (lambda: integrate("mc", good, num_points=0), "num_points must be an integer of at least 1"),
         (lambda: integrate("mc", good, delta=0.0), "delta must be in the open interval"),
-        (lambda: integrate("rqmc", good, num_points=4), "num_points must be at least num_scrambles"),
+        (lambda: integrate("rqmc", good, num_points=4), "num_points must be num_scrambles = 8 times a power of 2"),
         (lambda: integrate("forward_mc", good), "problem must be built with a draw"),
         (lambda: integrate("bonferroni", good, "cross_entropy"), "loss must be zero_one for bonferroni"),
         (lambda: integrate("conditional", good, "cross_entropy"), "loss must be zero_one for conditional"),
         (lambda: Problem(good.mean, good.factor, good.labels + 3), r"labels must be in 0 … 2"),
         (lambda: Problem(good.mean, good.factor, good.labels - 3), r"labels must be in 0 … 2"),
         (lambda: Problem(good.mean, good.factor, good.labels.double()), "labels must be of an integer dtype"),
-        (lambda: Problem(good.mean, good.factor, good.labels[:2]), r"labels must be of shape \(4\)"),
+        (lambda: Problem(good.mean, good.factor, good.labels[:2]), r"labels must be of shape \(4,\)"),
         (lambda: Problem(good.mean * torch.nan, good.factor, good.labels), "mean must be finite"),
         (lambda: Problem(good.mean, good.factor[:, :1], good.labels), r"factor must be of shape \(4, 2, 2\)"),
         (lambda: Problem(good.mean[:0], good.factor[:0], good.labels[:0]), "mean must be of at least one datum"),

@@ -48,7 +48,7 @@ def test_pushforward_has_the_moments_of_sampled_flows(flow):
     start = gaussian(9, seed=3)
     pushed = push(flow, omega, features)
     count = 40_000
-    logits = flow_draw(flow, omega, features, 1.0, start)(slice(0, 2), count, rng(4))
+    logits = flow_draw(flow, omega, features)(start)(slice(0, 2), count, rng(4))
     factor = class_factor(logit_factor(pushed.rows, start))
     spread = factor @ factor.mT
     deviation = spread.diagonal(dim1=1, dim2=2).sqrt()

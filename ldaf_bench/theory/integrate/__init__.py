@@ -73,4 +73,4 @@ def integrate(
     require_finite("the integrand", risk.per_datum)
     if risk.certified and integrator not in CERTIFYING:
         raise AssertionError(f"{integrator} claims a guarantee, but CERTIFYING does not list it.")
-    return risk
+    return risk._replace(gaussian=problem.gaussian)

@@ -35,7 +35,9 @@ def _tree_bound(thresholds: Tensor, scale: Tensor, covariance: Tensor) -> Tensor
     single = upper_tail(thresholds)
     size = single.shape[1]
     first, second = torch.triu_indices(size, size, offset=1, device=single.device)
+    # bvn increases in the correlation, and near 1 steeply: what rounding may have added to it is taken off first.
     correlation = covariance[:, first, second] / (scale[:, first] * scale[:, second])
+    correlation = correlation - 8 * torch.finfo(correlation.dtype).eps
     joint = torch.zeros_like(covariance)
     pairs = bvn(thresholds[:, first], thresholds[:, second], correlation)
     # No joint probability exceeds either of its parts: rounding must not make it so.

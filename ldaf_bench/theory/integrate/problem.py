@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
@@ -30,7 +30,9 @@ class Problem:
     """H, of shape (m, c−1, c−1), with H Hᵀ = Σ̂; float64 if the guarantees are to be exact."""
     labels: Tensor
     """y, of shape (m,), in 0 … c−1."""
-    draw: Draw | None = field(default=None, compare=False)
+    gaussian: Gaussian | None = None
+    """The start's distribution that H comes from; without it, the risk cannot be certified."""
+    draw: Draw | None = None
     """Logits (data of a slice, samples, c) by running the flow from fresh starts; for `forward_mc`."""
 
     def __post_init__(self) -> None:
@@ -40,6 +42,7 @@ class Problem:
         require(num_classes >= 2, "mean", "of at least two classes", f"of shape {tuple(self.mean.shape)}")
         require_shape("factor", self.factor, (num_data, num_classes - 1, num_classes - 1))
         require_labels("labels", self.labels, num_data, num_classes)
+        object.__setattr__(self, "labels", self.labels.long())  # files of labels often hold bytes
         require_finite("mean", self.mean)
         require_finite("factor", self.factor)
 
@@ -72,26 +75,38 @@ def differences(mean: Tensor, factor: Tensor, labels: Tensor) -> tuple[Tensor, T
     return mean.gather(1, rivals) - mean.gather(1, labels[:, None]), moved
 
 
-def problem(pushed: Pushforward, gaussian: Gaussian, labels: Tensor, draw: Draw | None = None) -> Problem:
-    """The integrals of a pushforward under a Gaussian start; Σ̂ and its factor in float64."""
-    return Problem(pushed.mean, logit_factor(pushed.rows, gaussian), labels, draw)
+def problem(
+    pushed: Pushforward, gaussian: Gaussian, labels: Tensor, draw: Callable[[Gaussian], Draw] | None = None
+) -> Problem:
+    """The integrals of a pushforward under a Gaussian start; Σ̂ and its factor in float64.
+
+    `draw`, from `flow_draw`, is needed for `forward_mc` only, and gets the same Gaussian.
+    """
+    factor = logit_factor(pushed.rows, gaussian)
+    return Problem(pushed.mean, factor, labels, gaussian, None if draw is None else draw(gaussian))
 
 
-def flow_draw(flow: str, parameter: Tensor, features: Tensor, horizon: float, gaussian: Gaussian) -> Draw:
+def flow_draw(flow: str, parameter: Tensor, features: Tensor, horizon: float = 1.0) -> Callable[[Gaussian], Draw]:
     """Draws that know no pushforward: a fresh v₀ = (I ⊗ P)Bξ and a full flow integration for each."""
     entry = check_inputs(flow, parameter, features, horizon)
     num_nodes, num_classes = features.shape[1:]
 
-    def draw(part: slice, num_samples: int, generator: torch.Generator) -> Tensor:
-        logits = []
-        chosen = features[part]
-        for some in chunks(len(chosen), num_samples * num_nodes * num_classes):
-            noise = chosen.new_empty(some.stop - some.start, num_samples, gaussian.size).normal_(generator=generator)
-            start = expand(gaussian.act(noise).unflatten(-1, (num_nodes, num_classes - 1)))
-            logits.append(entry.integrate(parameter, chosen[some], start, horizon, None).value)
-        return torch.cat(logits)
+    def bind(gaussian: Gaussian) -> Draw:
+        expected = num_nodes * (num_classes - 1)
+        require(gaussian.size == expected, "gaussian", f"of size n(c−1) = {expected}", gaussian.size)
 
-    return draw
+        def draw(part: slice, num_samples: int, generator: torch.Generator) -> Tensor:
+            logits = []
+            chosen = features[part]
+            for some in chunks(len(chosen), num_samples * num_nodes * num_classes):
+                noise = chosen.new_empty(some.stop - some.start, num_samples, expected).normal_(generator=generator)
+                start = expand(gaussian.act(noise).unflatten(-1, (num_nodes, num_classes - 1)))
+                logits.append(entry.integrate(parameter, chosen[some], start, horizon, None).value)
+            return torch.cat(logits)
+
+        return draw
+
+    return bind
 
 
 Guarantee = Literal["none", "standard error", "upper bound", "deterministic upper bound"]
@@ -116,6 +131,8 @@ class Risk(NamedTuple):
     """δ′, the probability with which `upper` may fail; 0 for a deterministic bound."""
     num_evaluations: int
     """How many (datum, point) pairs were evaluated."""
+    gaussian: Gaussian | None = None
+    """The start's distribution that this is the risk of."""
 
     @property
     def certified(self) -> bool:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ldaf_bench.theory.arguments import require, require_count, require_fraction
+from ldaf_bench.theory.arguments import require, require_count, require_fraction, require_shape
 from ldaf_bench.theory.bounds import kl_inverse
 from ldaf_bench.theory.chunks import chunk_length, chunks
 from ldaf_bench.theory.integrate.bonferroni import hunter_worsley
@@ -51,6 +51,9 @@ def evaluate(problem: Problem, points: Tensor, loss: Loss) -> Tensor:
 
     For the cross-entropy it is differentiable in the problem's mean and factor.
     """
+    require(loss in ("zero_one", "cross_entropy"), "loss", "zero_one or cross_entropy", repr(loss))
+    require_shape("points", points, (problem.num_classes - 1, None))
+    require(points.shape[1] >= 1, "points", "at least one", "none")
     points = points.to(problem.mean)
     mean, factor = problem.differences()
     if loss == "cross_entropy":
@@ -74,7 +77,8 @@ def rqmc(problem: Problem, loss: Loss, *, num_points: int, seed: int, delta: flo
     """Independent scrambles with `num_points` in all: unbiased, with a standard error between scrambles."""
     require_count("num_scrambles", num_scrambles, minimum=2)
     each = num_points // num_scrambles
-    require(each >= 1, "num_points", f"at least num_scrambles = {num_scrambles}", num_points)
+    fits = each >= 1 and each & (each - 1) == 0 and each * num_scrambles == num_points
+    require(fits, "num_points", f"num_scrambles = {num_scrambles} times a power of 2", num_points)
     runs = torch.stack([evaluate(problem, _sobol(problem, each, "rqmc", seed, k), loss) for k in range(num_scrambles)])
     per_datum = runs.mean(0)
     spread = float(runs.detach().mean(1).std()) / math.sqrt(num_scrambles)
@@ -188,6 +192,7 @@ def forward_mc(problem: Problem, loss: Loss, *, num_points: int, seed: int, delt
             labels = problem.labels[part, None]
             for done in range(0, num_points, 32):
                 logits = draw(part, min(32, num_points - done), generator)
+                require_shape("the draw", logits, (len(labels), None, problem.num_classes))
                 own = logits.gather(-1, labels[..., None].expand(-1, logits.shape[1], 1))
                 if loss == "zero_one":  # correct only if all rivals are strictly below: ties and NaN are errors
                     value = ((logits < own).sum(-1) < problem.num_classes - 1).double()

@@ -13,6 +13,10 @@ import torch
 from torch import Tensor
 
 
+class NotFiniteError(ValueError):
+    """A tensor holds NaN or infinity: the one refusal that training expects and reports in its own words."""
+
+
 def require(condition: bool, name: str, expected: str, got: object) -> None:
     """Raise `ValueError` unless `condition` holds."""
     if not condition:
@@ -36,7 +40,8 @@ def require_finite(name: str, tensor: Tensor) -> None:
     # A finite sum proves finite entries at a quarter of the cost of looking at each of them.
     if not math.isfinite(float(tensor.detach().sum())):
         count = int((~torch.isfinite(tensor)).sum())
-        require(count == 0, name, "finite everywhere", f"NaN or infinite in {count} entries")
+        if count:
+            raise NotFiniteError(f"{name} must be finite everywhere, but is NaN or infinite in {count} entries.")
 
 
 def require_symmetric(name: str, matrix: Tensor) -> None:

@@ -1,0 +1,47 @@
+"""METHODS: how each kind of classifier is built, trained and pushed forward; the only room that knows them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ldaf_bench.methods import deterministic, ldaf
+from ldaf_bench.methods.config import PriorConfig
+from ldaf_bench.models.classifier import Classifier
+from ldaf_bench.theory.pushforward import Pushforward
+from ldaf_bench.theory.seeds import named_seed
+
+
+@dataclass(frozen=True)
+class Method:
+    """An entry of METHODS."""
+
+    build: Callable[[PriorConfig, tuple[int, int, int], int], Classifier]
+    """(configuration, shape of an image, number of classes) → a classifier with random weights."""
+    push: Callable[[Classifier, Tensor], Pushforward]
+    """(classifier in eval mode, uint8 images) → (M, G)."""
+
+
+METHODS: dict[str, Method] = {
+    "ldaf": Method(build=ldaf.build, push=ldaf.push_images),
+    "deterministic": Method(build=deterministic.build, push=deterministic.push_images),
+}
+
+
+def build(config: PriorConfig, shape: tuple[int, int, int], num_classes: int) -> Classifier:
+    """The classifier that the configuration describes; its random weights depend on the configuration's seed only."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(named_seed("weights", config.seed))
+        model = METHODS[config.method].build(config, shape, num_classes)
+    # Measured on CPU as well: see CONTRIBUTING.
+    return nn.Module.to(model, memory_format=torch.channels_last)
+
+
+def push_images(config: PriorConfig, model: Classifier, images: Tensor) -> Pushforward:
+    """(M, G) of uint8 images: BatchNorm in eval mode, no augmentation, float32 throughout."""
+    model.eval()
+    with torch.inference_mode():
+        return METHODS[config.method].push(model, images)

@@ -1,0 +1,98 @@
+r"""RECIPES: how a prior's network is trained. The suite names one and may change any field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import nn
+
+from ldaf_bench.data.augment import Augmentation, Flip, Padding
+from ldaf_bench.theory.arguments import require_entry
+
+
+class Recipe(BaseModel):
+    """SGD with momentum over a fixed number of epochs: nothing is selected, nothing stops early."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    epochs: int = Field(ge=1)
+    batch_size: int = Field(ge=2)
+    """Of all workers together."""
+    learning_rate: float = Field(gt=0, allow_inf_nan=False)
+    """Its peak."""
+    momentum: float = Field(0.9, ge=0, lt=1)
+    nesterov: bool = False
+    weight_decay: float = Field(ge=0, allow_inf_nan=False)
+    schedule: Literal["cosine", "triangle"] = "cosine"
+    """`cosine` falls from the peak to 0; `triangle` rises linearly over `warmup` and falls linearly to 0."""
+    warmup: float = Field(0.0, ge=0, lt=1)
+    """Fraction of all steps."""
+    bias_boost: float = Field(1.0, gt=0, allow_inf_nan=False)
+    """The biases of BatchNorm learn this many times faster, at the same decay per step."""
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    shift: int = Field(4, ge=0)
+    """Images are shifted by up to this many pixels."""
+    padding: Padding = "zero"
+    flip: Flip = "random"
+
+    @property
+    def augmentation(self) -> Augmentation:
+        """The part that concerns images."""
+        return Augmentation(shift=self.shift, padding=self.padding, flip=self.flip)
+
+    def rate(self, progress: float) -> float:
+        """The learning rate when this fraction of all steps is done."""
+        if progress < self.warmup:
+            return self.learning_rate * progress / self.warmup
+        fallen = (progress - self.warmup) / (1 - self.warmup)
+        if self.schedule == "cosine":
+            return self.learning_rate * (1 + math.cos(math.pi * fallen)) / 2
+        return self.learning_rate * (1 - fallen)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.SGD:
+        """SGD with one group for BatchNorm's biases and one for everything else that is trained."""
+        fast = [
+            module.bias for module in model.modules() if isinstance(module, nn.BatchNorm2d) and self.bias_boost != 1
+        ]
+        among = {id(parameter) for parameter in fast}
+        others = [p for p in model.parameters() if p.requires_grad and id(p) not in among]
+        groups: list[dict[str, object]] = [{"params": others, "boost": 1.0, "weight_decay": self.weight_decay}]
+        if fast:
+            groups.append(
+                {"params": fast, "boost": self.bias_boost, "weight_decay": self.weight_decay / self.bias_boost}
+            )
+        return torch.optim.SGD(groups, lr=self.learning_rate, momentum=self.momentum, nesterov=self.nesterov)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """The same rate for all groups, times each group's boost."""
+    groups: Sequence[dict[str, float]] = optimizer.param_groups
+    for group in groups:
+        group["lr"] = rate * group["boost"]
+
+
+RECIPES: dict[str, Recipe] = {
+    "paper": Recipe(epochs=200, batch_size=128, learning_rate=0.1, weight_decay=1e-3),
+    "speed": Recipe(
+        epochs=16, batch_size=500, learning_rate=0.75, momentum=0.85, nesterov=True, weight_decay=1.3e-3,
+        schedule="triangle", warmup=0.2, bias_boost=64, label_smoothing=0.2, shift=2, padding="reflect",
+        flip="alternating",
+    ),
+    "tiny": Recipe(epochs=20, batch_size=64, learning_rate=0.1, weight_decay=1e-4, warmup=0.1, shift=0, flip="none"),
+}  # fmt: skip
+"""`paper` [Boll22, Sec. 5.1]; `speed` for `speednet`, after [Jordan24]; `tiny` for `tinynet` and digits."""
+
+
+def recipe_from(value: Any) -> Any:
+    """A recipe by its name, or by `base` and the fields that differ; anything else is for pydantic to judge."""
+    if isinstance(value, str):
+        value = {"base": value}
+    if not (isinstance(value, Mapping) and "base" in value):
+        return value
+    require_entry("recipe", value["base"], RECIPES)
+    changes = {key: field for key, field in value.items() if key != "base"}
+    return {**RECIPES[value["base"]].model_dump(), **changes}

@@ -1,0 +1,106 @@
+"""Priors on disk: weights as safetensors, everything else as JSON. Reading one never executes anything."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ldaf_bench import __version__
+from ldaf_bench.artifacts import ArtifactError, fingerprint, read_manifest, whole_directory, write_manifest
+from ldaf_bench.data.dataset import Dataset
+from ldaf_bench.data.splits import Seen, Splits
+from ldaf_bench.methods import build
+from ldaf_bench.methods.config import PriorConfig
+from ldaf_bench.models.classifier import Classifier
+
+WEIGHTS, MANIFEST = "weights.safetensors", "prior.json"
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A trained classifier, and all that is known about it."""
+
+    identity: str
+    config: PriorConfig
+    shape: tuple[int, int, int]
+    num_classes: int
+    seen: Seen
+    """The points that it was trained on."""
+    weights: dict[str, Tensor]
+    record: dict[str, Any]
+    """The whole JSON file: split hashes, versions, where it was trained, the training curve."""
+
+    def model(self) -> Classifier:
+        """The classifier itself, in eval mode."""
+        model = build(self.config, self.shape, self.num_classes)
+        model.load_state_dict(self.weights)
+        return model.eval()
+
+
+def prior_id(config: PriorConfig, splits: Splits) -> str:
+    """The name of the prior: a hash of its configuration and of the points that it may see."""
+    return fingerprint({"config": config.determines(), "prior": splits.hash("prior")})
+
+
+def prior_path(store: Path, identity: str) -> Path:
+    """Where a prior is, under the store."""
+    return store / "priors" / identity
+
+
+def save_prior(
+    store: Path,
+    config: PriorConfig,
+    dataset: Dataset,
+    splits: Splits,
+    weights: Mapping[str, Tensor],
+    training: Mapping[str, Any],
+) -> Path:
+    """Write a prior, whole or not at all. `training` says where and how it went."""
+    identity = prior_id(config, splits)
+    with whole_directory(prior_path(store, identity)) as directory:
+        save_file(dict(weights), directory / WEIGHTS)
+        content = {
+            "prior": identity,
+            "config": config.model_dump(mode="json"),
+            "dataset": {"name": dataset.name, "sha256": dataset.sha256, "shape": list(dataset.images.shape[1:])},
+            "num_classes": dataset.num_classes,
+            "splits": splits.describe(),
+            "seen": Seen.of_prior(splits).to_json(),
+            "training": dict(training),
+            "versions": {
+                "ldaf_bench": __version__,
+                "python": platform.python_version(),
+                **{name: version(name) for name in ("ray", "torch", "torchvision")},
+            },
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        write_manifest(directory, MANIFEST, content)
+    return prior_path(store, identity)
+
+
+def load_prior(path: Path) -> Prior:
+    """Read a prior, after checking its files against their checksums."""
+    record = read_manifest(path, MANIFEST)
+    try:
+        channels, height, width = (int(length) for length in record["dataset"]["shape"])
+        return Prior(
+            identity=str(record["prior"]),
+            config=PriorConfig(**record["config"]),
+            shape=(channels, height, width),
+            num_classes=int(record["num_classes"]),
+            seen=Seen.from_json(record["seen"]),
+            weights=load_file(path / WEIGHTS),
+            record=record,
+        )
+    except (KeyError, TypeError, ValueError, ValidationError, SafetensorError, OSError) as error:
+        raise ArtifactError(f"{path} does not hold a prior ({error}): delete it and train again.") from error

@@ -1,0 +1,153 @@
+r"""The training loop: plain torch, one process or many, and able to go on from after any step.
+
+All that a step does follows from (configuration, step, weights, momentum): the order of the data and their
+augmentation are drawn from named seeds. So a checkpoint is weights, momentum and the number of steps done, and a run
+that was interrupted ends at the same weights as one that was not.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ldaf_bench.data.augment import Batches
+from ldaf_bench.methods.recipe import Recipe, set_rate
+from ldaf_bench.theory.arguments import NotFiniteError
+
+
+class DivergenceError(Exception):
+    """The loss is not finite any more."""
+
+
+@dataclass
+class Epoch:
+    """One row of the training curve; sums over the epoch's steps so far."""
+
+    epoch: int
+    steps: int = 0
+    loss: float = 0.0
+    """The sum of the cross-entropy (with smoothed labels) over the data seen."""
+    correct: int = 0
+    data: int = 0
+    seconds: float = 0.0
+
+    @property
+    def mean_loss(self) -> float:
+        """Cross-entropy per datum."""
+        return self.loss / max(self.data, 1)
+
+    @property
+    def accuracy(self) -> float:
+        """On the augmented training data, each seen before the step that it caused."""
+        return self.correct / max(self.data, 1)
+
+
+class Snapshot(NamedTuple):
+    """All that training needs to go on."""
+
+    tensors: dict[str, Tensor]
+    """Weights as `model.*`, momentum as `momentum.*`."""
+    state: dict[str, Any]
+    """Steps done and the curve, as JSON has them."""
+
+
+class Training:
+    """Training of one classifier; every worker of a group holds one, and they step together."""
+
+    def __init__(self, model: nn.Module, recipe: Recipe, batches: Batches) -> None:
+        self.model = model
+        """Perhaps wrapped for data-parallel training."""
+        self.recipe, self.batches = recipe, batches
+        self.bare: nn.Module = getattr(model, "module", model)
+        self.optimizer = recipe.optimizer(self.bare)
+        self.step = 0
+        self.curve: list[Epoch] = []
+
+    @property
+    def num_steps(self) -> int:
+        """Of the whole run."""
+        return self.recipe.epochs * self.batches.steps
+
+    def run(self, wants_pause: Callable[[], bool] = lambda: False) -> Iterator[bool]:
+        """Train to the end. Yields after every step whether worker 0 asked for a pause before it.
+
+        The question travels with the step's statistics, so all workers get the same answer at the same step.
+        """
+        self.model.train()
+        while self.step < self.num_steps:
+            epoch, first = divmod(self.step, self.batches.steps)
+            if not self.curve or self.curve[-1].epoch != epoch:
+                self.curve.append(Epoch(epoch))
+            for images, labels in self.batches.epoch(epoch, first):
+                begin = time.perf_counter()
+                set_rate(self.optimizer, self.recipe.rate(self.step / self.num_steps))
+                paused = self._one_step(images, labels, wants_pause())
+                self.curve[-1].seconds += time.perf_counter() - begin
+                yield paused
+
+    def _one_step(self, images: Tensor, labels: Tensor, wants_pause: bool) -> bool:
+        loss, correct = self._forward(images, labels)
+        told = torch.stack(
+            [loss.detach().double(), correct.double(), torch.tensor(float(wants_pause)).to(loss).double()]
+        )
+        if self.batches.num_workers > 1:
+            dist.all_reduce(told)
+        total, right, pause = told.tolist()
+        if not math.isfinite(total):
+            raise DivergenceError(
+                f"The loss is {total} in step {self.step + 1} of {self.num_steps} (epoch {self.curve[-1].epoch + 1}), "
+                f"at the learning rate {self.optimizer.param_groups[0]['lr']:.3g}: "
+                "lower the recipe's learning_rate or lengthen its warmup."
+            )
+        self.optimizer.zero_grad()
+        # Workers average their gradients: scaled like this, the average is the gradient of the global batch's mean.
+        (loss * (self.batches.num_workers / self.batches.batch_size)).backward()
+        self.optimizer.step()
+        self.step += 1
+        row = self.curve[-1]
+        row.steps, row.loss, row.correct = row.steps + 1, row.loss + total, row.correct + int(right)
+        row.data += self.batches.batch_size
+        return pause > 0
+
+    def _forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """This worker's summed cross-entropy, and how many it got right."""
+        try:
+            with torch.autocast(images.device.type, torch.bfloat16, enabled=images.device.type == "cuda"):
+                logits = self.model(images)
+        except NotFiniteError:  # from the flow; every worker has to hear of it, or the others would wait for ever
+            return torch.tensor(math.nan, device=images.device), torch.zeros((), device=images.device)
+        smoothing = self.recipe.label_smoothing
+        loss = nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="sum")
+        return loss, (logits.detach().argmax(1) == labels).sum()
+
+    def snapshot(self) -> Snapshot:
+        """A copy of all that is needed to go on."""
+        tensors = {f"model.{name}": tensor for name, tensor in self.bare.state_dict().items()}
+        for name, parameter in self.bare.named_parameters():
+            buffer = self.optimizer.state.get(parameter, {}).get("momentum_buffer")
+            if buffer is not None:
+                tensors[f"momentum.{name}"] = buffer
+        copies = {
+            name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+            for name, tensor in tensors.items()
+        }
+        return Snapshot(copies, {"step": self.step, "curve": [asdict(row) for row in self.curve]})
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Go on from a snapshot."""
+        self.bare.load_state_dict(
+            {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+        )
+        for name, parameter in self.bare.named_parameters():
+            if f"momentum.{name}" in tensors:
+                buffer = torch.empty_like(parameter).copy_(tensors[f"momentum.{name}"])
+                self.optimizer.state[parameter]["momentum_buffer"] = buffer.detach()
+        self.step = int(state["step"])
+        self.curve = [Epoch(**row) for row in state["curve"]]

@@ -1,0 +1,1 @@
+"""Networks: backbones that turn images into vectors, and the classifiers that end in a flow or in a plain head."""

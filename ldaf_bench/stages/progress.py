@@ -1,0 +1,114 @@
+"""Progress: a bar on a terminal, plain lines elsewhere. Workers post to a small actor, the driver looks at it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import ray
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+POLL_SECONDS = 0.5
+
+
+@ray.remote(num_cpus=0)
+class Board:
+    """The latest word of a run."""
+
+    def __init__(self) -> None:
+        self.word: dict[str, Any] = {}
+
+    def post(self, word: dict[str, Any]) -> None:
+        """Replace it."""
+        self.word = word
+
+    def read(self) -> dict[str, Any]:
+        """What was posted last."""
+        return self.word
+
+
+def duration(seconds: float) -> str:
+    """1:02:03, or 2:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class TrainingView:
+    """Shows the words that `stages.train` posts."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.shown = -1
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[says]}"),
+            TimeElapsedColumn(),
+            TextColumn("ETA {task.fields[eta]}"),
+            console=console,
+            transient=True,
+        )
+        self.task = self.bar.add_task("waiting for workers", total=None, says="", eta="?")
+
+    def __enter__(self) -> TrainingView:
+        if self.console.is_terminal:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.console.is_terminal:
+            self.bar.stop()
+
+    def show(self, word: dict[str, Any]) -> None:
+        """Move the bar; print a line for every epoch that ended since the last word."""
+        if "step" not in word:
+            return
+        rate, batch = word["images_per_second"], word["batch_size"]
+        eta = duration((word["num_steps"] - word["step"]) * batch / rate) if rate else "?"
+        running = word["curve"][-1] if word["curve"] else {"epoch": 0, "loss": 0.0, "accuracy": 0.0}
+        self.bar.update(
+            self.task,
+            description=f"epoch {running['epoch'] + 1}/{word['epochs']}",
+            total=word["num_steps"],
+            completed=word["step"],
+            says=f"loss {running['loss']:.3f}  accuracy {running['accuracy']:.1%}  {rate:.0f} images/s",
+            eta=eta,
+        )
+        for row in word["curve"]:
+            if row["epoch"] > self.shown and row["whole"]:
+                self.shown = row["epoch"]
+                # The bar redraws itself below what is printed above it.
+                self.console.print(
+                    f"epoch {row['epoch'] + 1:3}/{word['epochs']}  loss {row['loss']:.3f}  accuracy "
+                    f"{row['accuracy']:6.1%}  {row['images_per_second']:6.0f} images/s  {duration(row['seconds'])}",
+                    highlight=False,
+                )
+
+
+@contextlib.contextmanager
+def watch(board: Any, view: TrainingView) -> Iterator[None]:
+    """Look at the board every half second while the block runs, and once more at its end."""
+    done = threading.Event()
+
+    def look() -> None:
+        with contextlib.suppress(ray.exceptions.RayError):  # a lost actor costs the view, not the training
+            view.show(ray.get(board.read.remote(), timeout=10))
+
+    def poll() -> None:
+        while not done.wait(POLL_SECONDS):
+            look()
+
+    thread = threading.Thread(target=poll, daemon=True)
+    with view:
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+            look()

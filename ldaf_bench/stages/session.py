@@ -1,0 +1,84 @@
+"""A Ray to run on: the one that was named, or one of our own that ends with us; and quiet either way."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+
+import ray
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+ENVIRONMENT = {
+    # Lost workers are noticed within a second, and a start that cannot succeed ends.
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    "RAY_TRAIN_V2_ENABLED": "1",
+    # Ray's own future default, and one warning less.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+class Resources(BaseModel):
+    """Where a stage runs; the results do not depend on it beyond rounding."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    workers: int = Field(1, ge=1)
+    cpus_per_worker: int = Field(0, ge=0)
+    """0: the cores of the cluster, shared evenly."""
+    gpus_per_worker: float = Field(0, ge=0)
+    checkpoint_seconds: float = Field(60, ge=0)
+    """At most so much work is lost with a worker."""
+
+
+class ResourceError(Exception):
+    """The cluster does not have what was asked for."""
+
+
+@contextlib.contextmanager
+def ray_session(address: str | None = None, *, verbose: bool = False) -> Iterator[None]:
+    """Ray, started here unless there is one; shut down afterwards only if it was started here."""
+    if ray.is_initialized():
+        yield
+        return
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    address = address or os.environ.get("RAY_ADDRESS")
+    local = {} if address else {"include_dashboard": False}
+    ray.init(
+        address=address or "local",
+        log_to_driver=verbose,
+        logging_level=logging.INFO if verbose else logging.ERROR,
+        configure_logging=True,
+        **local,
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def fitted(resources: Resources) -> Resources:
+    """The resources with every default filled in, after checking that the cluster has them."""
+    available = ray.cluster_resources()
+    cpus = resources.cpus_per_worker or max(1, int(available.get("CPU", 1)) // resources.workers)
+    for kind, each in (("CPU", float(cpus)), ("GPU", resources.gpus_per_worker)):
+        wanted = each * resources.workers
+        if wanted > available.get(kind, 0):
+            raise ResourceError(
+                f"{resources.workers} workers with {each:g} {kind}s each need {wanted:g}, but the cluster has "
+                f"{available.get(kind, 0):g}: lower workers, or {kind.lower()}s_per_worker."
+            )
+    return resources.model_copy(update={"cpus_per_worker": cpus})
+
+
+def device_of(resources: Resources) -> torch.device:
+    """Inside a worker: its GPU if it has one, else its CPU, with as many threads as it was given."""
+    if resources.gpus_per_worker > 0 and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    torch.set_num_threads(max(1, resources.cpus_per_worker))
+    return torch.device("cpu")

@@ -1,0 +1,211 @@
+r"""train: a prior from its configuration, data-parallel on Ray Train. The only user of `ray.train`.
+
+Workers get the *prior* part's images and labels and nothing else: what they do not have cannot leak. A checkpoint is
+taken at an interval, and the run goes on from the last one after a lost worker (by itself) or a lost driver (when
+started again), with the same final weights as an undisturbed run on as many workers.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import ray.train
+import ray.train.torch
+import torch
+from ray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+from rich.console import Console
+from safetensors.torch import load_file, save_file
+
+from ldaf_bench.artifacts import exclusive
+from ldaf_bench.data.augment import Batches
+from ldaf_bench.data.dataset import Dataset
+from ldaf_bench.data.splits import Seen, Splits, require_unseen
+from ldaf_bench.methods import build
+from ldaf_bench.methods.config import PriorConfig
+from ldaf_bench.methods.store import load_prior, prior_id, prior_path, save_prior
+from ldaf_bench.methods.training import DivergenceError, Epoch, Training
+from ldaf_bench.stages.progress import Board, TrainingView, watch
+from ldaf_bench.stages.session import Resources, device_of, fitted
+
+TENSORS, STATE = "training.safetensors", "training.json"
+MAX_FAILURES = 3
+"""So often may workers be lost between two starts of the driver."""
+WORD_SECONDS = 0.5
+"""Worker 0 says how far it is at most this often."""
+
+
+class TrainingError(Exception):
+    """Ray gave up."""
+
+
+def train_worker(job: dict[str, Any]) -> None:
+    """What every worker does: build, go on from the last checkpoint if there is one, train, take checkpoints."""
+    config, resources = PriorConfig(**job["config"]), Resources(**job["resources"])
+    context = ray.train.get_context()
+    worker, num_workers = context.get_world_rank(), context.get_world_size()
+    device = device_of(resources)
+    # Copied, because arrays in the object store are read-only, which torch does not know of.
+    images, labels = (torch.from_numpy(np.array(ray.get(job[key]))) for key in ("images", "labels"))
+    channels, height, width = images.shape[1:]
+    model = build(config, (channels, height, width), job["num_classes"])
+    model.prepare(images)
+    batches = Batches(
+        images.to(device), labels.to(device), config.recipe.batch_size, config.recipe.augmentation, config.seed,
+        worker, num_workers,
+    )  # fmt: skip
+    parallel = ray.train.torch.prepare_model(model, move_to_device=device)
+    training = Training(parallel, config.recipe, batches)
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint is not None:
+        with checkpoint.as_directory() as directory:
+            training.restore(load_file(Path(directory, TENSORS)), json.loads(Path(directory, STATE).read_text()))
+
+    last_checkpoint = last_word = time.monotonic()
+
+    def checkpoint_is_due() -> bool:
+        return worker == 0 and time.monotonic() - last_checkpoint >= resources.checkpoint_seconds
+
+    try:
+        for due in training.run(checkpoint_is_due):
+            if due or training.step == training.num_steps:
+                take_checkpoint(training, worker)
+                last_checkpoint = time.monotonic()
+            ended = training.step % batches.steps == 0
+            if worker == 0 and (ended or time.monotonic() - last_word >= WORD_SECONDS):
+                job["board"].post.remote(word_of(training))
+                last_word = time.monotonic()
+    except DivergenceError as error:
+        # Not raised: Ray would start again from the last checkpoint, only to come here again.
+        if worker == 0:
+            ray.get(job["board"].post.remote({"diverged": str(error)}))
+
+
+def take_checkpoint(training: Training, worker: int) -> None:
+    """All workers meet; worker 0 brings the checkpoint."""
+    progress = {"step": training.step}
+    if worker != 0:
+        ray.train.report(progress)
+        return
+    snapshot = training.snapshot()
+    with tempfile.TemporaryDirectory() as directory:
+        save_file(snapshot.tensors, Path(directory, TENSORS))
+        Path(directory, STATE).write_text(json.dumps(snapshot.state))
+        ray.train.report(progress, checkpoint=ray.train.Checkpoint.from_directory(directory))
+
+
+def word_of(training: Training) -> dict[str, Any]:
+    """How far training is, for those who watch."""
+    row = training.curve[-1]
+    return {
+        "step": training.step,
+        "num_steps": training.num_steps,
+        "epochs": training.recipe.epochs,
+        "batch_size": training.batches.batch_size,
+        "images_per_second": row.data / row.seconds,
+        "curve": curve_of(training.curve, training.batches.steps),
+    }
+
+
+def curve_of(rows: list[Epoch], steps: int) -> list[dict[str, Any]]:
+    """The training curve as people read it."""
+    return [
+        {
+            "epoch": row.epoch,
+            "loss": row.mean_loss,
+            "accuracy": row.accuracy,
+            "seconds": row.seconds,
+            "images_per_second": row.data / row.seconds,
+            "whole": row.steps == steps,
+        }
+        for row in rows
+    ]
+
+
+def train(
+    config: PriorConfig,
+    dataset: Dataset,
+    splits: Splits,
+    store: Path,
+    resources: Resources = Resources(),
+    console: Console | None = None,
+) -> Path:
+    """Train the prior unless it is there; returns its directory under `store`."""
+    require_unseen(Seen.of_prior(splits), splits)
+    identity = prior_id(config, splits)
+    path = prior_path(store, identity)
+    if path.is_dir():
+        load_prior(path)
+        return path
+    console = console or Console()
+    resources = fitted(resources)
+    run = (store / "training").resolve() / identity
+    with exclusive(run.with_suffix(".lock"), "Another process is training this prior already"):
+        tensors, state = _train_on_ray(config, dataset, splits, run, resources, console)
+        weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+        rows = [Epoch(**row) for row in state["curve"]]
+        training = {
+            **resources.model_dump(),
+            "device": "cuda" if resources.gpus_per_worker else "cpu",
+            "steps": state["step"],
+            "seconds": sum(row.seconds for row in rows),
+            "curve": curve_of(rows, rows[-1].steps),
+        }
+        save_prior(store, config, dataset, splits, weights, training)
+        shutil.rmtree(run, ignore_errors=True)
+    return path
+
+
+def _train_on_ray(
+    config: PriorConfig, dataset: Dataset, splits: Splits, run: Path, resources: Resources, console: Console
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The last checkpoint of a finished run."""
+    board = Board.remote()  # type: ignore[attr-defined]
+    trainer = TorchTrainer(
+        train_worker,
+        train_loop_config={
+            "config": config.model_dump(mode="json"),
+            "resources": resources.model_dump(),
+            "images": ray.put(dataset.images[splits.prior]),
+            "labels": ray.put(dataset.labels[splits.prior]),
+            "num_classes": dataset.num_classes,
+            "board": board,
+        },
+        scaling_config=ScalingConfig(
+            num_workers=resources.workers,
+            use_gpu=resources.gpus_per_worker > 0,
+            resources_per_worker={"CPU": resources.cpus_per_worker}
+            | ({"GPU": resources.gpus_per_worker} if resources.gpus_per_worker else {}),
+        ),
+        run_config=RunConfig(
+            name=run.name,
+            storage_path=str(run.parent),
+            # Infeasible requests were refused before; a controller that fails is not tried for ever.
+            failure_config=FailureConfig(max_failures=MAX_FAILURES, controller_failure_limit=MAX_FAILURES),
+            checkpoint_config=CheckpointConfig(num_to_keep=2),
+            logging_config=LoggingConfig(log_level="ERROR"),
+        ),
+    )
+    with watch(board, TrainingView(console)):
+        try:
+            result = trainer.fit()
+        except ray.train.TrainingFailedError as error:
+            raise TrainingError(
+                f"Training failed on Ray: {error} Start it again to go on from the last checkpoint in {run}."
+            ) from error
+    diverged = ray.get(board.read.remote()).get("diverged")
+    ray.kill(board)
+    if diverged:
+        shutil.rmtree(run, ignore_errors=True)
+        raise DivergenceError(diverged)
+    if result.checkpoint is None:
+        raise TrainingError(f"Training ended without a checkpoint in {run}: delete that folder and start again.")
+    with result.checkpoint.as_directory() as directory:
+        return load_file(Path(directory, TENSORS)), json.loads(Path(directory, STATE).read_text())

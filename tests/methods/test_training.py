@@ -1,0 +1,115 @@
+"""Training learns, goes on where it stopped to the last bit, and stops when it diverges."""
+
+import math
+
+import pytest
+import torch
+
+from ldaf_bench.data.augment import Batches
+from ldaf_bench.methods import METHODS, build, push_images
+from ldaf_bench.methods.config import PriorConfig
+from ldaf_bench.methods.training import DivergenceError, Training
+from ldaf_bench.theory.flows import FLOWS
+from tests.priors import CONFIG, digits_splits
+
+torch.set_num_threads(2)
+
+
+def training_of(config):
+    dataset, splits = digits_splits()
+    images = torch.from_numpy(dataset.images[splits.prior])
+    model = build(config, (1, 8, 8), dataset.num_classes)
+    model.prepare(images)
+    labels = torch.from_numpy(dataset.labels[splits.prior])
+    recipe = config.recipe
+    return Training(model, recipe, Batches(images, labels, recipe.batch_size, recipe.augmentation, config.seed))
+
+
+def changed(**change):
+    content = CONFIG.model_dump()
+    recipe = {**content["recipe"], **change.pop("recipe", {})}
+    return PriorConfig(**{**content, **change, "recipe": recipe})
+
+
+def weights(training):
+    return {name: value.clone() for name, value in training.bare.state_dict().items()}
+
+
+def run(training, steps=None):
+    for _ in training.run():
+        if training.step == steps:
+            break
+    return training
+
+
+@pytest.mark.parametrize(("method", "flow"), [*(("ldaf", flow) for flow in FLOWS), ("deterministic", "daf")])
+def test_every_method_and_flow_learns_the_digits(method, flow):
+    config = changed(method=method, flow=flow, recipe={"epochs": 8})
+    training = run(training_of(config))
+    dataset, splits = digits_splits()
+    pushed = push_images(config, training.bare, torch.from_numpy(dataset.images[splits.test]))
+    error = (pushed.mean.argmax(1).numpy() != dataset.labels[splits.test]).mean()
+    assert error < 0.06
+    assert training.curve[-1].mean_loss < 0.3 * training.curve[0].mean_loss
+    assert [row.epoch for row in training.curve] == list(range(8))
+
+
+def test_the_methods_are_all_there():
+    assert set(METHODS) == {"ldaf", "deterministic"}
+
+
+@pytest.mark.parametrize("stop", [1, 17, 20, 25])
+def test_a_run_that_was_stopped_ends_at_the_same_weights(stop):
+    config = changed(recipe={"epochs": 2, "shift": 1, "flip": "alternating", "momentum": 0.8, "nesterov": True})
+    whole = run(training_of(config))
+    snapshot = run(training_of(config), steps=stop).snapshot()
+    later = training_of(config)
+    later.restore(snapshot.tensors, snapshot.state)
+    assert later.step == stop
+    run(later)
+    for name, value in weights(whole).items():
+        assert torch.equal(value, weights(later)[name]), name
+    for row, other in zip(whole.curve, later.curve, strict=True):
+        assert (row.epoch, row.steps, row.loss, row.correct, row.data) == (
+            other.epoch, other.steps, other.loss, other.correct, other.data,
+        )  # fmt: skip
+
+
+def test_a_snapshot_does_not_move_with_the_training_that_it_came_from():
+    training = run(training_of(changed(recipe={"epochs": 1})), steps=3)
+    snapshot = training.snapshot()
+    before = {name: value.clone() for name, value in snapshot.tensors.items()}
+    run(training)
+    assert all(torch.equal(before[name], value) for name, value in snapshot.tensors.items())
+    assert snapshot.state["step"] == 3
+
+
+def test_the_seed_decides_everything():
+    one, same, other = (run(training_of(changed(seed=seed, recipe={"epochs": 1}))) for seed in (0, 0, 1))
+    assert all(torch.equal(value, weights(same)[name]) for name, value in weights(one).items())
+    assert not torch.equal(weights(one)["linear.weight"], weights(other)["linear.weight"])
+
+
+def test_building_a_model_leaves_the_global_generator_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(())
+    torch.manual_seed(5)
+    build(CONFIG, (1, 8, 8), 10)
+    assert torch.rand(()) == expected
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_loss_that_is_not_finite_stops_with_a_sentence(method):
+    config = changed(method=method, recipe={"learning_rate": 1e30, "epochs": 1, "warmup": 0})
+    with pytest.raises(DivergenceError, match=r"in step \d+ of .* lower the recipe's learning_rate"):
+        run(training_of(config))
+
+
+def test_the_loss_is_the_mean_cross_entropy_before_each_step():
+    config = changed(recipe={"epochs": 1})
+    training = training_of(config)
+    images, labels = next(iter(training.batches.epoch(0)))
+    with torch.no_grad():
+        expected = torch.nn.functional.cross_entropy(training.bare.train()(images), labels)
+    again = run(training_of(config), steps=1)
+    assert math.isclose(again.curve[0].mean_loss, float(expected), rel_tol=1e-5)

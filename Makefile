@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install test check selfcheck simulate speed lock clean
+.PHONY: help install test check prior selfcheck simulate speed lock clean
 
 help:  ## What there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -26,13 +26,16 @@ check: install  ## Lint, format and types
 test: check  ## All of `check`, then all tests
 	$(BIN)/pytest
 
+prior: install  ## Train a prior on the embedded digits and push it forward, half a minute
+	$(BIN)/python -m ldaf_bench.prior suites/priors/digits.yaml
+
 selfcheck: install  ## Does this machine compute what it should?
 	$(BIN)/python -m ldaf_bench.selfcheck
 
 simulate: install  ## Do the certificates hold? 2000 data sets, about ten minutes on two cores
 	$(BIN)/python -m ldaf_bench.simulate
 
-speed: install  ## How fast is it here? About five minutes on two idle cores
+speed: install  ## How fast is it here? About ten minutes on two idle cores
 	$(BIN)/python -m ldaf_bench.speed
 
 lock: install  ## Resolve the ranges of pyproject.toml anew

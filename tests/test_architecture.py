@@ -39,6 +39,44 @@ def test_theory_is_imported_in_one_direction():
                 assert other == own or ORDER.index(other) < ORDER.index(own), (path, name)
 
 
+ROOMS = {
+    "theory": set(),
+    "artifacts": set(),
+    "data": {"theory"},
+    "models": {"theory"},
+    "methods": {"theory", "artifacts", "data", "models"},
+    "stages": {"theory", "artifacts", "data", "models", "methods"},
+}
+"""Which rooms each room may import from, besides itself."""
+
+
+def test_rooms_are_imported_in_one_direction():
+    for room, allowed in ROOMS.items():
+        paths = list((PACKAGE / room).rglob("*.py")) or [PACKAGE / f"{room}.py"]
+        for path in paths:
+            for name in imports(path):
+                if name.startswith("ldaf_bench."):
+                    assert name.split(".")[1] in {*allowed, room}, (path, name)
+
+
+def test_ray_is_used_by_the_stages_only_and_its_trainer_by_one_of_them():
+    for path in PACKAGE.rglob("*.py"):
+        for name in imports(path):
+            if name.split(".")[0] == "ray":
+                assert path.parent.name == "stages", (path, name)
+            if name.startswith("ray.train"):
+                assert path.name == "train.py", (path, name)
+
+
+def test_nothing_is_unpickled():
+    for path in PACKAGE.rglob("*.py"):
+        for name in imports(path):
+            # The one reader of pickled data replaces everything that a pickle could call.
+            assert name.split(".")[0] != "pickle" or path.name == "formats.py", path
+        assert "torch.load" not in path.read_text(), path
+        assert "allow_pickle=True" not in path.read_text(), path
+
+
 def test_files_stay_small():
     for path in PACKAGE.rglob("*.py"):
         assert len(path.read_text().splitlines()) <= 350, path

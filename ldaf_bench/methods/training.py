@@ -85,11 +85,13 @@ class Training:
             epoch, first = divmod(self.step, self.batches.steps)
             if not self.curve or self.curve[-1].epoch != epoch:
                 self.curve.append(Epoch(epoch))
+            begin = time.perf_counter()
             for images, labels in self.batches.epoch(epoch, first):
-                begin = time.perf_counter()
                 set_rate(self.optimizer, self.recipe.rate(self.step / self.num_steps))
                 paused = self._one_step(images, labels, wants_pause())
-                self.curve[-1].seconds += time.perf_counter() - begin
+                # All of the time: batches, and what is done between two steps, like checkpoints.
+                self.curve[-1].seconds += (now := time.perf_counter()) - begin
+                begin = now
                 yield paused
 
     def _one_step(self, images: Tensor, labels: Tensor, wants_pause: bool) -> bool:

@@ -24,6 +24,7 @@ from rich.table import Table
 
 from ldaf_bench import __version__
 from ldaf_bench.speed.measure import QUICK, Row, Sizes, growth, memory, ratios, slopes
+from ldaf_bench.speed.training import training
 
 
 def write(rows: Sequence[Row], path: Path, device: str) -> None:
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sizes = QUICK if options.quick else Sizes()
     console = Console()
     rows: list[Row] = []
-    for part, minutes in ((ratios, 2), (memory, 1), (growth, 2)):
+    for part, minutes in ((training, 5), (ratios, 2), (memory, 1), (growth, 2)):
         console.print(f"Measuring {part.__name__} on {options.device}, about {minutes} min …", highlight=False)
         rows += part(sizes, options.device)
     rows += slopes([row for row in rows if row.kind == "growth"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import ray
 import torch
@@ -40,15 +40,20 @@ class ResourceError(Exception):
 
 
 @contextlib.contextmanager
-def ray_session(address: str | None = None, *, verbose: bool = False) -> Iterator[None]:
-    """Ray, started here unless there is one; shut down afterwards only if it was started here."""
+def ray_session(
+    address: str | None = None, *, verbose: bool = False, num_cpus: int | None = None, num_gpus: int | None = None
+) -> Iterator[None]:
+    """Ray, started here unless there is one; shut down afterwards only if it was started here.
+
+    `num_cpus` and `num_gpus` are what a Ray of our own says it has, instead of counting.
+    """
     if ray.is_initialized():
         yield
         return
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     address = address or os.environ.get("RAY_ADDRESS")
-    local = {} if address else {"include_dashboard": False}
+    local = {} if address else {"include_dashboard": False, "num_cpus": num_cpus, "num_gpus": num_gpus}
     ray.init(
         address=address or "local",
         log_to_driver=verbose,
@@ -76,9 +81,19 @@ def fitted(resources: Resources) -> Resources:
     return resources.model_copy(update={"cpus_per_worker": cpus})
 
 
-def device_of(resources: Resources) -> torch.device:
+def workers_have_cuda(resources: Resources) -> bool:
+    """Whether a worker finds a GPU that torch can use: asked of one, as the driver may have none."""
+    if resources.gpus_per_worker == 0:
+        return False
+    asked = ray.remote(torch.cuda.is_available).options(num_gpus=resources.gpus_per_worker, num_cpus=0)
+    return bool(ray.get(asked.remote()))
+
+
+def device_of(
+    resources: Resources, gpu: Callable[[], torch.device] = lambda: torch.device("cuda", torch.cuda.current_device())
+) -> torch.device:
     """Inside a worker: its GPU if it has one, else its CPU, with as many threads as it was given."""
     if resources.gpus_per_worker > 0 and torch.cuda.is_available():
-        return torch.device("cuda", torch.cuda.current_device())
+        return gpu()
     torch.set_num_threads(max(1, resources.cpus_per_worker))
     return torch.device("cpu")

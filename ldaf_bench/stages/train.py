@@ -20,9 +20,10 @@ import ray.train
 import ray.train.torch
 import torch
 from ray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchTrainer
+from ray.train.torch import TorchConfig, TorchTrainer
 from rich.console import Console
 from safetensors.torch import load_file, save_file
+from torch.nn.parallel import DistributedDataParallel
 
 from ldaf_bench.artifacts import exclusive
 from ldaf_bench.data.augment import Batches
@@ -33,7 +34,7 @@ from ldaf_bench.methods.config import PriorConfig
 from ldaf_bench.methods.store import load_prior, prior_id, prior_path, save_prior
 from ldaf_bench.methods.training import DivergenceError, Epoch, Training
 from ldaf_bench.stages.progress import Board, TrainingView, watch
-from ldaf_bench.stages.session import Resources, device_of, fitted
+from ldaf_bench.stages.session import Resources, device_of, fitted, workers_have_cuda
 
 TENSORS, STATE = "training.safetensors", "training.json"
 MAX_FAILURES = 3
@@ -51,7 +52,7 @@ def train_worker(job: dict[str, Any]) -> None:
     config, resources = PriorConfig(**job["config"]), Resources(**job["resources"])
     context = ray.train.get_context()
     worker, num_workers = context.get_world_rank(), context.get_world_size()
-    device = device_of(resources)
+    device = device_of(resources, ray.train.torch.get_device)
     # Copied, because arrays in the object store are read-only, which torch does not know of.
     images, labels = (torch.from_numpy(np.array(ray.get(job[key]))) for key in ("images", "labels"))
     channels, height, width = images.shape[1:]
@@ -61,8 +62,8 @@ def train_worker(job: dict[str, Any]) -> None:
         images.to(device), labels.to(device), config.recipe.batch_size, config.recipe.augmentation, config.seed,
         worker, num_workers,
     )  # fmt: skip
-    parallel = ray.train.torch.prepare_model(model, move_to_device=device)
-    training = Training(parallel, config.recipe, batches)
+    model.to(device)
+    training = Training(DistributedDataParallel(model) if num_workers > 1 else model, config.recipe, batches)
     checkpoint = ray.train.get_checkpoint()
     if checkpoint is not None:
         with checkpoint.as_directory() as directory:
@@ -97,7 +98,8 @@ def take_checkpoint(training: Training, worker: int) -> None:
     snapshot = training.snapshot()
     with tempfile.TemporaryDirectory() as directory:
         save_file(snapshot.tensors, Path(directory, TENSORS))
-        Path(directory, STATE).write_text(json.dumps(snapshot.state))
+        state = {**snapshot.state, "device": training.batches.images.device.type}
+        Path(directory, STATE).write_text(json.dumps(state))
         ray.train.report(progress, checkpoint=ray.train.Checkpoint.from_directory(directory))
 
 
@@ -153,7 +155,7 @@ def train(
         rows = [Epoch(**row) for row in state["curve"]]
         training = {
             **resources.model_dump(),
-            "device": "cuda" if resources.gpus_per_worker else "cpu",
+            "device": state["device"],
             "steps": state["step"],
             "seconds": sum(row.seconds for row in rows),
             "curve": curve_of(rows, rows[-1].steps),
@@ -178,6 +180,7 @@ def _train_on_ray(
             "num_classes": dataset.num_classes,
             "board": board,
         },
+        torch_config=TorchConfig(backend="nccl" if workers_have_cuda(resources) else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=resources.workers,
             use_gpu=resources.gpus_per_worker > 0,

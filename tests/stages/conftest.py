@@ -7,5 +7,6 @@ from ldaf_bench.stages.session import ray_session
 
 @pytest.fixture(scope="session")
 def cluster():
-    with ray_session():
+    # The GPUs are imaginary: enough to see that workers are placed on them.
+    with ray_session(num_cpus=2, num_gpus=2):
         yield

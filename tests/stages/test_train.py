@@ -154,7 +154,14 @@ def test_more_than_the_cluster_has_is_refused_at_once(cluster, tmp_path):
     with pytest.raises(ResourceError, match="lower workers"):
         train_on(tmp_path, resources=Resources(workers=1000, cpus_per_worker=1))
     with pytest.raises(ResourceError, match="gpus_per_worker"):
-        train_on(tmp_path, resources=Resources(gpus_per_worker=1))
+        train_on(tmp_path, resources=Resources(gpus_per_worker=3))
+
+
+def test_workers_are_placed_on_gpus_and_train_without_cuda_where_there_is_none(cluster, tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("These GPUs are real.")
+    path = train_on(tmp_path, resources=Resources(workers=2, cpus_per_worker=1, gpus_per_worker=1))
+    assert load_prior(path).record["training"]["device"] == "cpu"
 
 
 def test_a_prior_is_trained_by_one_process_at_a_time(cluster, tmp_path):

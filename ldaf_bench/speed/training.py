@@ -1,0 +1,141 @@
+"""What training costs beside the network: the input pipeline, the flow, Ray, a second worker."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import statistics
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import nn
+
+from ldaf_bench.data.augment import Batches
+from ldaf_bench.data.dataset import Dataset
+from ldaf_bench.data.splits import Splits, split
+from ldaf_bench.methods import build
+from ldaf_bench.methods.config import PriorConfig
+from ldaf_bench.methods.store import load_prior
+from ldaf_bench.methods.training import Training
+from ldaf_bench.speed.measure import Row, Sizes, Stopwatch
+from ldaf_bench.stages.session import Resources, ray_session
+from ldaf_bench.stages.train import train
+
+EPOCHS = 2
+"""One to warm up, one to measure."""
+
+
+def config_of(sizes: Sizes, network: str, batch: int, recipe: str, method: str = "ldaf") -> PriorConfig:
+    """A prior of two epochs."""
+    return PriorConfig.model_validate(
+        {
+            "dataset": "folder",
+            "split": {"certificate": 0.1},
+            "method": method,
+            "backbone": network,
+            "num_nodes": sizes.num_nodes,
+            "recipe": {"base": recipe, "epochs": EPOCHS, "batch_size": batch},
+        }
+    )
+
+
+def data_of(sizes: Sizes, batch: int, steps: int) -> tuple[Dataset, Splits]:
+    """Noise for images: how long a step takes does not depend on what they show."""
+    generator = np.random.Generator(np.random.PCG64(0))
+    count = math.ceil(batch * steps / 0.9) + 1
+    images = generator.integers(0, 256, (count + 1, *sizes.images), dtype=np.uint8)
+    labels = generator.integers(0, sizes.num_classes, count + 1)
+    dataset = Dataset("folder", images, labels, 1, tuple(f"class {k}" for k in range(sizes.num_classes)))
+    return dataset, split(dataset, seed=0, certificate=0.1)
+
+
+def training_of(sizes: Sizes, config: PriorConfig, steps: int, device: str) -> Training:
+    """The plain loop, in this process."""
+    dataset, splits = data_of(sizes, config.recipe.batch_size, steps)
+    images = torch.from_numpy(dataset.images[splits.prior])
+    labels = torch.from_numpy(dataset.labels[splits.prior]).to(device)
+    model = build(config, sizes.images, sizes.num_classes)
+    model.prepare(images)
+    recipe = config.recipe
+    batches = Batches(images.to(device), labels, recipe.batch_size, recipe.augmentation, config.seed)
+    return Training(model.to(device), recipe, batches)
+
+
+def plain_seconds(sizes: Sizes, config: PriorConfig, device: str, threads: int) -> float:
+    """Seconds per step of the plain loop."""
+    torch.set_num_threads(threads)
+    training = training_of(sizes, config, sizes.steps, device)
+    for _ in training.run():
+        pass
+    return training.curve[-1].seconds / training.curve[-1].steps
+
+
+def ray_seconds(sizes: Sizes, config: PriorConfig, resources: Resources) -> float:
+    """Seconds per step of the same steps on Ray Train, once started."""
+    dataset, splits = data_of(sizes, config.recipe.batch_size, sizes.steps)
+    with tempfile.TemporaryDirectory() as store:
+        path = train(config, dataset, splits, Path(store), resources, Console(quiet=True))
+        record = load_prior(path).record["training"]
+    return float(record["curve"][-1]["seconds"]) * EPOCHS / int(record["steps"])
+
+
+def step_seconds(sizes: Sizes, config: PriorConfig, device: str, layout: torch.memory_format) -> float:
+    """Seconds of one step: the median of three, after one to warm up."""
+    training = training_of(sizes, config, 2, device)
+    nn.Module.to(training.bare, memory_format=layout)
+    steps = training.run()
+    return Stopwatch(device)(lambda: next(steps), 3)
+
+
+def training(sizes: Sizes, device: str) -> Iterator[Row]:
+    """The targets of training."""
+
+    def row(what: str, seconds: float, base: float, value: float, limit: float, note: str) -> Row:
+        return Row("ratio", what, "", math.nan, seconds, base, value, limit, False, note)
+
+    config = config_of(sizes, sizes.network, sizes.batch, "speed")
+    on_gpu = torch.device(device).type == "cuda"
+    one = Resources(workers=1, gpus_per_worker=int(on_gpu))
+    threads = torch.get_num_threads()
+    context = multiprocessing.get_context("spawn")
+
+    def plain() -> float:
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            return pool.submit(plain_seconds, sizes, config, device, threads).result()
+
+    before = plain()
+    with ray_session():
+        alone = ray_seconds(sizes, config, one)
+        two = math.nan if on_gpu or threads < 2 else ray_seconds(sizes, config, Resources(workers=2))
+    loop = statistics.fmean([before, plain()])
+    note = f"{sizes.network}, batch of {sizes.batch}, one worker, {threads} threads; seconds per step once started"
+    yield row("Ray Train / plain loop", alone, loop, alone / loop, 1.1, note)
+    if not math.isnan(two):
+        note = f"the same with {threads // 2} threads each, against {threads} threads in one"
+        yield row("two CPU workers / one", two, alone, two / alone, 1.15, note)
+
+    ready = training_of(sizes, config, sizes.steps, device)
+    batches = Stopwatch(device)(lambda: list(ready.batches.epoch(0)), 3) / ready.batches.steps
+    yield row("input pipeline / step", batches, loop, batches / loop, 0.05, "shifted and mirrored uint8 batches")
+
+    seconds = {
+        (method, layout): step_seconds(
+            sizes, config_of(sizes, sizes.large_network, sizes.large_batch, "paper", method), device, layout
+        )
+        for method, layout in (
+            ("deterministic", torch.channels_last),
+            ("ldaf", torch.channels_last),
+            ("ldaf", torch.contiguous_format),
+        )
+    }
+    base, ldaf = seconds["deterministic", torch.channels_last], seconds["ldaf", torch.channels_last]
+    note = f"what the flow adds to a training step of {sizes.large_network}, batch of {sizes.large_batch}"
+    yield row("LDAF head / network, extra", ldaf - base, base, ldaf / base - 1, 0.25, note)
+    rows_first = seconds["ldaf", torch.contiguous_format]
+    note = f"a training step of {sizes.large_network}, against its usual layout"
+    yield row("channels last / first", ldaf, rows_first, ldaf / rows_first, math.nan, note)

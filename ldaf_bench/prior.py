@@ -79,6 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, DataError, ArtifactError, ResourceError, DivergenceError, TrainingError) as error:
         print(error, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("Stopped. Start it again to go on from the last checkpoint.", file=sys.stderr)
+        return 130
     console.print(f"Written to {options.store}.")
     return 0
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
 
 import ray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 POLL_SECONDS = 0.5
+Result = TypeVar("Result")
 
 
 @ray.remote(num_cpus=0)
@@ -90,25 +92,25 @@ class TrainingView:
                 )
 
 
-@contextlib.contextmanager
-def watch(board: Any, view: TrainingView) -> Iterator[None]:
-    """Look at the board every half second while the block runs, and once more at its end."""
-    done = threading.Event()
+def follow(work: Callable[[], Result], board: Any, view: TrainingView) -> Result:
+    """The result of `work`, which runs in a thread while this one looks at the board every half second.
 
-    def look() -> None:
-        with contextlib.suppress(ray.exceptions.RayError):  # a lost actor costs the view, not the training
-            view.show(ray.get(board.read.remote(), timeout=10))
+    `work` is what leaves the main thread because Ctrl-C arrives there, and Ray would answer it with exit code 0.
+    """
+    future: Future[Result] = Future()
 
-    def poll() -> None:
-        while not done.wait(POLL_SECONDS):
-            look()
-
-    thread = threading.Thread(target=poll, daemon=True)
-    with view:
-        thread.start()
+    def run() -> None:
         try:
-            yield
-        finally:
-            done.set()
-            thread.join()
-            look()
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    with view:
+        threading.Thread(target=run, daemon=True).start()
+        while True:
+            done = future.done()
+            with contextlib.suppress(ray.exceptions.RayError):  # a lost board costs the view, not the training
+                view.show(ray.get(board.read.remote(), timeout=10))
+            if done:
+                return future.result()
+            wait([future], POLL_SECONDS)

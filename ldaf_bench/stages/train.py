@@ -33,7 +33,7 @@ from ldaf_bench.methods import build
 from ldaf_bench.methods.config import PriorConfig
 from ldaf_bench.methods.store import load_prior, prior_id, prior_path, save_prior
 from ldaf_bench.methods.training import DivergenceError, Epoch, Training
-from ldaf_bench.stages.progress import Board, TrainingView, watch
+from ldaf_bench.stages.progress import Board, TrainingView, follow
 from ldaf_bench.stages.session import Resources, device_of, fitted, workers_have_cuda
 
 TENSORS, STATE = "training.safetensors", "training.json"
@@ -196,13 +196,12 @@ def _train_on_ray(
             logging_config=LoggingConfig(log_level="ERROR"),
         ),
     )
-    with watch(board, TrainingView(console)):
-        try:
-            result = trainer.fit()
-        except ray.train.TrainingFailedError as error:
-            raise TrainingError(
-                f"Training failed on Ray: {error} Start it again to go on from the last checkpoint in {run}."
-            ) from error
+    try:
+        result = follow(trainer.fit, board, TrainingView(console))
+    except ray.train.TrainingFailedError as error:
+        raise TrainingError(
+            f"Training failed on Ray: {error} Start it again to go on from the last checkpoint in {run}."
+        ) from error
     diverged = ray.get(board.read.remote()).get("diverged")
     ray.kill(board)
     if diverged:

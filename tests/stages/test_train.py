@@ -46,10 +46,10 @@ def train_on(store, config=CONFIG, resources=TWO, console=None):
     return train(config, dataset, splits, store, resources, console)
 
 
-def checkpoints(store):
-    """Checkpoints that Ray has taken note of: a later start goes on from those."""
-    found = [path for path in store.glob("training/*/checkpoint_*") if path.is_dir()]
-    return len(found) if list(store.glob("training/*/checkpoint_manager_snapshot.json")) else 0
+def newest_checkpoint(store):
+    """The name of the newest checkpoint that Ray has taken note of: a later start goes on from there."""
+    text = "".join(path.read_text() for path in store.glob("training/*/checkpoint_manager_snapshot.json"))
+    return max(re.findall(r"checkpoint_[\w.:-]+\d", text), default="")
 
 
 def wait_for(condition):
@@ -82,7 +82,7 @@ def test_a_worker_killed_in_the_middle_of_an_epoch_changes_nothing(cluster, undi
     killed = []
 
     def kill():
-        wait_for(lambda: checkpoints(tmp_path) >= 2)
+        wait_for(lambda: newest_checkpoint(tmp_path))
         killed.append(train_workers()[-1])
         os.kill(killed[0], signal.SIGKILL)
 
@@ -100,16 +100,22 @@ def test_a_killed_driver_started_again_ends_at_the_same_weights(undisturbed, tmp
     file.write_text(yaml.safe_dump({"prior": LONG.model_dump(), "resources": TWO.model_dump()}))
     command = [sys.executable, "-m", "ldaf_bench.prior", str(file), "--store", str(store)]
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
-    first = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for(lambda: checkpoints(store) >= 2)
-    first.kill()
-    assert first.wait() == -signal.SIGKILL
     _, splits = digits_splits()
     path = prior_path(store, prior_id(LONG, splits))
-    assert not path.exists()
-    second = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert second.returncode == 0, second.stderr
-    assert re.search(r"Mean classifier: \d\.\d\d% error on the test part of 359", second.stdout)
+    for how, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
+        so_far = newest_checkpoint(store)
+        driver = subprocess.Popen(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        wait_for(lambda: newest_checkpoint(store) > so_far)  # noqa: B023
+        driver.send_signal(how)
+        _, error = driver.communicate(timeout=PATIENCE)
+        assert driver.returncode == code, error
+        assert not path.exists()
+    assert error == "Stopped. Start it again to go on from the last checkpoint.\n"
+    last = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert last.returncode == 0, last.stderr
+    assert re.search(r"Mean classifier: \d\.\d\d% error on the test part of 359", last.stdout)
     assert equal(weights(path), undisturbed)
 
 

@@ -1,4 +1,4 @@
-"""Artifacts: files named by what determines them, written whole or not at all, checked when they are read."""
+"""Artifacts: directories named by what determines them, written whole or not at all, checked when they are read."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+Loaded = TypeVar("Loaded")
+_OURS: set[Path] = set()
+"""Temporary directories of this process that are in use."""
 
 
 class ArtifactError(Exception):
@@ -31,36 +36,59 @@ def file_sha256(path: Path) -> str:
 
 
 @contextlib.contextmanager
+def temporary_directory(parent: Path, name: str) -> Iterator[Path]:
+    """A hidden directory in `parent` that is gone afterwards.
+
+    What processes of this machine that were killed left behind under the same name is removed first.
+    """
+    begin = f".{name}.{socket.gethostname()}."
+    for left in parent.glob(f"{begin}*.part"):
+        process = left.name.removeprefix(begin).split("-")[0]
+        if left not in _OURS and not _is_another_process(process):
+            shutil.rmtree(left, ignore_errors=True)
+    directory = Path(tempfile.mkdtemp(prefix=f"{begin}{os.getpid()}-", suffix=".part", dir=parent))
+    _OURS.add(directory)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        _OURS.discard(directory)
+
+
+def _is_another_process(number: str) -> bool:
+    if not number.isdigit() or int(number) == os.getpid():
+        return False
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+@contextlib.contextmanager
 def whole_directory(path: Path) -> Iterator[Path]:
     """A temporary directory that becomes `path` when the block ends well, and vanishes when it does not.
 
-    If another process made `path` meanwhile, that one stays: what has the same name has the same content. What killed
-    processes of this machine left behind is removed first.
+    If another process made `path` meanwhile, that one stays: what has the same name has the same content.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    host = socket.gethostname()
-    for left in path.parent.glob(f".{path.name}.{host}.*.part"):
-        if not _alive(left.name.split(".")[-2]):
-            shutil.rmtree(left, ignore_errors=True)
-    temporary = path.parent / f".{path.name}.{host}.{os.getpid()}.part"
-    temporary.mkdir()
-    try:
-        yield temporary
-        for file in temporary.iterdir():
+    with temporary_directory(path.parent, path.name) as outer:
+        # Made here, so that it gets the permissions that people expect rather than those of a temporary file.
+        inner = outer / path.name
+        inner.mkdir()
+        yield inner
+        for file in inner.iterdir():
             _sync(file)
+        _sync(inner)
         try:
-            temporary.rename(path)
+            inner.rename(path)
         except OSError:
             if not path.is_dir():
                 raise
         else:
             _sync(path.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _alive(process: str) -> bool:
-    return process.isdigit() and Path(f"/proc/{process}").exists()
 
 
 def _sync(path: Path) -> None:
@@ -72,30 +100,48 @@ def _sync(path: Path) -> None:
 
 
 def write_manifest(directory: Path, name: str, content: Mapping[str, Any]) -> None:
-    """`content` as JSON, with the checksum of every file that is in the directory already."""
+    """`content` as JSON, with the checksum of every file that is in the directory already, and of itself."""
     files = {file.name: file_sha256(file) for file in sorted(directory.iterdir())}
-    text = json.dumps({**content, "files": files}, indent=1, allow_nan=False)
+    whole = {**content, "files": files}
+    text = json.dumps({**whole, "checksum": fingerprint(whole)}, indent=1, allow_nan=False)
     (directory / name).write_text(text + "\n", encoding="utf-8")
 
 
-def read_manifest(directory: Path, name: str) -> dict[str, Any]:
-    """What `write_manifest` wrote, after checking every file against its checksum."""
+def read_manifest(directory: Path, name: str, required: frozenset[str]) -> dict[str, Any]:
+    """What `write_manifest` wrote, after checking it and all files, which must be the required ones."""
     path = directory / name
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        right = content.pop("checksum") == fingerprint(content)
         files = dict(content["files"])
     except FileNotFoundError:
-        raise ArtifactError(f"There is no {name} in {directory}: nothing was finished there.") from None
-    except (ValueError, TypeError, KeyError) as error:
+        raise ArtifactError(f"There is no {name} in {directory}: delete that folder and run again.") from None
+    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
         raise ArtifactError(f"{path} is damaged ({error}): delete {directory} and run again.") from None
-    for file, expected in files.items():
-        # Names come from a file that anyone may have edited: they must not lead elsewhere.
-        inside = Path(file).name == file and (directory / file).is_file()
-        if not inside or file_sha256(directory / file) != expected:
-            raise ArtifactError(
-                f"{directory / Path(file).name} is missing or was changed: delete {directory} and run again."
-            )
+    if not right or files.keys() != required:
+        raise ArtifactError(f"{path} was changed: delete {directory} and run again.")
+    for file in sorted(required):
+        if not (directory / file).is_file() or file_sha256(directory / file) != files[file]:
+            raise ArtifactError(f"{directory / file} is missing or was changed: delete {directory} and run again.")
     return content
+
+
+def if_valid(load: Callable[[Path], Loaded], path: Path, say: Callable[[str], None]) -> Loaded | None:
+    """What `load` reads at `path`; `None` if nothing is there.
+
+    What is damaged is set aside under another name, and said, so that it can be made again.
+    """
+    if not path.exists():
+        return None
+    try:
+        return load(path)
+    except ArtifactError as error:
+        number = 1
+        while (aside := path.with_name(f"{path.name}.damaged{number}")).exists():
+            number += 1
+        path.rename(aside)
+        say(f"{error} It was set aside as {aside}, and is made again.")
+        return None
 
 
 @contextlib.contextmanager

@@ -19,14 +19,13 @@ from rich.console import Console
 from ldaf_bench.artifacts import ArtifactError
 from ldaf_bench.data.dataset import DataError
 from ldaf_bench.data.datasets import load
-from ldaf_bench.data.splits import split
+from ldaf_bench.messages import printable
 from ldaf_bench.methods.config import PriorConfig
-from ldaf_bench.methods.store import load_prior
 from ldaf_bench.methods.training import DivergenceError
 from ldaf_bench.stages.progress import duration
-from ldaf_bench.stages.push import load_pushed, push
+from ldaf_bench.stages.push import push
 from ldaf_bench.stages.session import ResourceError, Resources, ray_session
-from ldaf_bench.stages.train import TrainingError, train
+from ldaf_bench.stages.train import ConfigError, TrainingError, check, train
 
 
 class PriorFile(BaseModel):
@@ -39,16 +38,16 @@ class PriorFile(BaseModel):
 
 
 def read_file(path: Path) -> PriorFile:
-    """The file's content; `ValueError` with one sentence about the first thing that is wrong."""
+    """The file's content; a `ConfigError` with one sentence about the first thing that is wrong."""
     try:
         content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
         return PriorFile.model_validate(content)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} cannot be read as YAML: {error}") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read as YAML: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise ValueError(f"{path}, {where}: {first['msg']}.") from error
+        raise ConfigError(f"{path}, {where}: {first['msg']}.") from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,28 +60,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--verbose", action="store_true", help="show what Ray logs")
     options = parser.parse_args(arguments)
     console = Console()
+
+    def say(sentence: str) -> None:
+        console.print(printable(sentence), markup=False, highlight=False, soft_wrap=True)
+
     try:
         file = read_file(options.file)
         dataset = load(file.prior.dataset, options.root)
-        parts = file.prior.split
-        splits = split(dataset, seed=parts.seed, certificate=parts.certificate, test=parts.test)
+        check(file.prior, dataset, file.resources.workers)
         with ray_session(options.address, verbose=options.verbose):
-            path = train(file.prior, dataset, splits, options.store, file.resources, console)
-            prior = load_prior(path)
-            spent = prior.record["training"]["seconds"]
-            console.print(f"Prior {prior.identity}: trained for {duration(spent)} on {len(splits.prior)} images.")
-            for part in ("certificate", "test"):
-                pushed = load_pushed(push(prior, dataset, splits, part, options.store, file.resources, console))
-                console.print(
-                    f"Mean classifier: {pushed.mean_error:.2%} error on the {part} part of {len(pushed.labels)}."
-                )
-    except (ValueError, DataError, ArtifactError, ResourceError, DivergenceError, TrainingError) as error:
-        print(error, file=sys.stderr)
+            prior = train(file.prior, dataset, options.store, file.resources, console)
+            seconds, points = prior.record["training"]["seconds"], prior.record["splits"]["prior"]["size"]
+            say(f"Prior {prior.identity}: trained for {duration(seconds)} on {points} images.")
+            # Nobody is told the certificate part's error: whoever chose among priors by it would have to pay.
+            push(prior, dataset, "certificate", options.store, file.resources, console)
+            test = push(prior, dataset, "test", options.store, file.resources, console)
+            say(f"Mean classifier: {test.mean_error:.2%} error on the test part of {len(test.labels)}.")
+    except (ConfigError, DataError, ArtifactError, ResourceError, DivergenceError, TrainingError, OSError) as error:
+        print(printable(" ".join(str(error).split())), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("Stopped. Start it again to go on from the last checkpoint.", file=sys.stderr)
         return 130
-    console.print(f"Written to {options.store}.")
+    say(f"Written to {options.store}.")
     return 0
 
 

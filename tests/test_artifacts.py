@@ -6,7 +6,15 @@ import sys
 
 import pytest
 
-from ldaf_bench.artifacts import ArtifactError, exclusive, fingerprint, read_manifest, whole_directory, write_manifest
+from ldaf_bench.artifacts import (
+    ArtifactError,
+    exclusive,
+    fingerprint,
+    if_valid,
+    read_manifest,
+    whole_directory,
+    write_manifest,
+)
 
 
 def test_a_fingerprint_depends_on_content_and_not_on_order():
@@ -24,6 +32,19 @@ def test_a_directory_appears_only_when_it_is_whole(tmp_path):
         assert not goal.exists()
     assert [path.name for path in goal.parent.iterdir()] == ["thing"]
     assert (goal / "file").read_text() == "x"
+
+
+def test_a_leftover_with_our_own_process_number_is_swept_away_but_not_what_is_in_use(tmp_path):
+    with whole_directory(tmp_path / "thing") as one, whole_directory(tmp_path / "thing") as other:
+        assert one.exists()
+        name = one.parent.name
+        assert other != one
+    # a killed process had our number, as in containers where every process is the first
+    (tmp_path / name).mkdir()
+    with whole_directory(tmp_path / "other_thing"):
+        assert (tmp_path / name).exists()
+    with whole_directory(tmp_path / "thing"):
+        assert not (tmp_path / name).exists()
 
 
 @pytest.mark.parametrize("interruption", [RuntimeError, KeyboardInterrupt])
@@ -63,49 +84,86 @@ def test_what_a_killed_process_left_is_swept_away_and_the_thing_is_made(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["thing"]
 
 
+NEEDED = frozenset({"data"})
+
+
 def make(directory):
+    directory.mkdir(exist_ok=True)
     (directory / "data").write_bytes(b"12345")
+    (directory / "about.json").unlink(missing_ok=True)
     write_manifest(directory, "about.json", {"answer": 42})
 
 
 def test_a_manifest_is_read_back_with_its_files_checked(tmp_path):
     make(tmp_path)
-    assert read_manifest(tmp_path, "about.json")["answer"] == 42
+    assert read_manifest(tmp_path, "about.json", NEEDED)["answer"] == 42
 
 
-def truncate(directory):
-    (directory / "data").write_bytes(b"1234")
+def rewrite(directory, change, sign=False):
+    content = json.loads((directory / "about.json").read_text())
+    change(content)
+    if sign:
+        content.pop("checksum", None)
+        content["checksum"] = fingerprint(content)
+    (directory / "about.json").write_text(json.dumps(content))
 
 
-def alter(directory):
-    (directory / "data").write_bytes(b"12346")
+DAMAGES = {
+    "truncated": lambda directory: (directory / "data").write_bytes(b"1234"),
+    "altered": lambda directory: (directory / "data").write_bytes(b"12346"),
+    "removed": lambda directory: (directory / "data").unlink(),
+    "broken JSON": lambda directory: (directory / "about.json").write_text('{"answer": 42'),
+    "no object": lambda directory: (directory / "about.json").write_text("[]"),
+    "no manifest": lambda directory: (directory / "about.json").unlink(),
+    "answer edited": lambda directory: rewrite(directory, lambda content: content.update(answer=43)),
+    "checksum edited": lambda directory: rewrite(directory, lambda content: content.update(checksum="0" * 16)),
+    "files unlisted": lambda directory: rewrite(directory, lambda content: content.update(files={}), sign=True),
+    "files elsewhere": lambda directory: rewrite(
+        directory, lambda content: content["files"].update({"../x": "0" * 64}), sign=True
+    ),
+}
 
 
-def remove(directory):
-    (directory / "data").unlink()
-
-
-def break_json(directory):
-    (directory / "about.json").write_text('{"answer": 42')
-
-
-def no_files(directory):
-    (directory / "about.json").write_text("[]")
-
-
-def lead_elsewhere(directory):
-    (directory.parent / "outside").write_text("x")
-    (directory / "about.json").write_text(json.dumps({"files": {"../outside": "0" * 64}}))
-
-
-@pytest.mark.parametrize("damage", [truncate, alter, remove, break_json, no_files, lead_elsewhere])
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_refused_with_a_sentence(tmp_path, damage):
-    directory = tmp_path / "thing"
-    directory.mkdir()
-    make(directory)
-    damage(directory)
+    make(tmp_path / "thing")
+    DAMAGES[damage](tmp_path / "thing")
     with pytest.raises(ArtifactError, match="delete"):
-        read_manifest(directory, "about.json")
+        read_manifest(tmp_path / "thing", "about.json", NEEDED)
+
+
+@pytest.mark.parametrize("position", range(0, 100, 7))
+def test_any_byte_changed_in_a_manifest_is_noticed(tmp_path, position):
+    make(tmp_path)
+    content = bytearray((tmp_path / "about.json").read_bytes())
+    before = json.loads(content)
+    content[position] ^= 1
+    (tmp_path / "about.json").write_bytes(content)
+    try:
+        after = read_manifest(tmp_path, "about.json", NEEDED)
+    except ArtifactError:
+        return
+    before.pop("checksum")
+    assert after == before  # it was white space
+
+
+def test_what_is_damaged_is_set_aside_to_be_made_again(tmp_path):
+    def load(path):
+        return read_manifest(path, "about.json", NEEDED)["answer"]
+
+    said = []
+    path = tmp_path / "thing"
+    assert if_valid(load, path, said.append) is None
+    make(path)
+    assert if_valid(load, path, said.append) == 42
+    assert not said
+    for number in (1, 2):
+        make(path)
+        (path / "data").write_bytes(b"x")
+        assert if_valid(load, path, said.append) is None
+        assert not path.exists()
+        assert (tmp_path / f"thing.damaged{number}" / "data").read_bytes() == b"x"
+    assert "set aside" in said[1]
 
 
 def test_a_lock_is_held_by_one_and_free_after_it(tmp_path):

@@ -16,13 +16,7 @@ import numpy as np
 from ldaf_bench.data.dataset import DataError, Dataset
 from ldaf_bench.data.datasets import DATASETS
 from ldaf_bench.data.fetch import Fetched, fetch
-
-
-def printable(text: str) -> str:
-    """The text with all escaped that could move a cursor, hide text or fail to print: names may hold anything."""
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
-    )
+from ldaf_bench.messages import printable
 
 
 def sentences(fetched: Fetched, known: bool) -> Iterator[str]:

@@ -54,6 +54,18 @@ def _reflect(index: Tensor, length: int) -> Tensor:
     return torch.where(index >= length, 2 * (length - 1) - index, index)
 
 
+def check_batches(
+    num_images: int, size: tuple[int, int], batch_size: int, augmentation: Augmentation, num_workers: int
+) -> None:
+    """Refuse, with a `ValueError`, what cannot be made into batches."""
+    if batch_size > num_images:
+        raise ValueError(f"A batch of {batch_size} is more than the {num_images} prior images: lower batch_size.")
+    if batch_size < 2 * num_workers:
+        raise ValueError(f"A batch of {batch_size} is too small for {num_workers} workers: raise batch_size.")
+    if augmentation.shift >= min(size):
+        raise ValueError(f"Images of {min(size)} pixels cannot be shifted by {augmentation.shift}: lower shift.")
+
+
 @dataclass(frozen=True)
 class Batches:
     """The batches of one worker. All workers' batches of a step together are the global batch."""
@@ -69,15 +81,8 @@ class Batches:
     num_workers: int = 1
 
     def __post_init__(self) -> None:
-        have, size = len(self.images), min(self.images.shape[-2:])
-        if self.batch_size > have:
-            raise ValueError(f"A batch of {self.batch_size} is more than the {have} prior images: lower batch_size.")
-        if self.batch_size < 2 * self.num_workers:
-            raise ValueError(
-                f"A batch of {self.batch_size} is too small for {self.num_workers} workers: raise batch_size."
-            )
-        if self.augmentation.shift >= size:
-            raise ValueError(f"Images of {size} pixels cannot be shifted by {self.augmentation.shift}: lower shift.")
+        height, width = self.images.shape[-2:]
+        check_batches(len(self.images), (height, width), self.batch_size, self.augmentation, self.num_workers)
 
     @property
     def steps(self) -> int:

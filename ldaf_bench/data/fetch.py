@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ldaf_bench.artifacts import temporary_directory
 from ldaf_bench.data import store
 from ldaf_bench.data.dataset import DataError, Dataset
 from ldaf_bench.data.datasets import Entry, entry_of, load, read_stored, stored_path, verify
@@ -98,8 +98,8 @@ def _workplace(root: Path, name: str) -> Iterator[Path]:
     made = [directory for directory in (root, *root.parents) if not directory.exists()]
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=root) as work:
-            yield Path(work)
+        with temporary_directory(root, name) as work:
+            yield work
     except BaseException:
         for directory in made:
             with contextlib.suppress(OSError):

@@ -6,7 +6,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from ldaf_bench.data.dataset import DataError, Dataset
 from ldaf_bench.data.datasets import DATASETS
+from ldaf_bench.data.splits import Splits, split
 from ldaf_bench.methods.recipe import Recipe, recipe_from
 from ldaf_bench.models.backbones import BACKBONES
 from ldaf_bench.theory.arguments import require_entry
@@ -26,7 +28,12 @@ class SplitConfig(BaseModel):
 
 
 class PriorConfig(BaseModel):
-    """A prior: data, network, flow and how it is trained. Whatever changes the trained weights is a field here."""
+    """A prior: data, network, flow and how it is trained.
+
+    Two priors of one configuration are as good as each other. They differ in weights if they were trained by different
+    numbers of workers (each normalizes its own part of a batch), on other devices, or by other versions of torch: the
+    record says which.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -69,6 +76,12 @@ class PriorConfig(BaseModel):
     def _known_flow(cls, value: str) -> str:
         require_entry("flow", value, FLOWS)
         return value
+
+    def splits(self, dataset: Dataset) -> Splits:
+        """The split that the configuration draws from its data set."""
+        if dataset.name != self.dataset:
+            raise DataError(f"The prior is one for {self.dataset}, and cannot be trained on {dataset.name}.")
+        return split(dataset, seed=self.split.seed, certificate=self.split.certificate, test=self.split.test)
 
     def determines(self) -> dict[str, Any]:
         """The fields that the trained weights depend on, as JSON has them: the baseline has no flow."""

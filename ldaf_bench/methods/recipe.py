@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import nn
 
 from ldaf_bench.data.augment import Augmentation, Flip, Padding
@@ -38,6 +38,12 @@ class Recipe(BaseModel):
     """Images are shifted by up to this many pixels."""
     padding: Padding = "zero"
     flip: Flip = "random"
+
+    @model_validator(mode="after")
+    def _nesterov_has_momentum(self) -> Self:
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("nesterov needs a momentum above 0")
+        return self
 
     @property
     def augmentation(self) -> Augmentation:
@@ -93,6 +99,9 @@ def recipe_from(value: Any) -> Any:
         value = {"base": value}
     if not (isinstance(value, Mapping) and "base" in value):
         return value
-    require_entry("recipe", value["base"], RECIPES)
+    base = value["base"]
+    if not isinstance(base, str):
+        raise ValueError("A recipe's base must be a name: one of " + ", ".join(RECIPES) + ".")
+    require_entry("recipe", base, RECIPES)
     changes = {key: field for key, field in value.items() if key != "base"}
-    return {**RECIPES[value["base"]].model_dump(), **changes}
+    return {**RECIPES[base].model_dump(), **changes}

@@ -17,13 +17,16 @@ from torch import Tensor
 
 from ldaf_bench import __version__
 from ldaf_bench.artifacts import ArtifactError, fingerprint, read_manifest, whole_directory, write_manifest
-from ldaf_bench.data.dataset import Dataset
-from ldaf_bench.data.splits import Seen, Splits
+from ldaf_bench.data.dataset import DataError, Dataset
+from ldaf_bench.data.splits import Seen
 from ldaf_bench.methods import build
 from ldaf_bench.methods.config import PriorConfig
 from ldaf_bench.models.classifier import Classifier
+from ldaf_bench.theory.arguments import require_finite
 
 WEIGHTS, MANIFEST = "weights.safetensors", "prior.json"
+FORMAT = 1
+"""To be raised whenever the code makes another classifier of the same configuration and weights."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,11 @@ class Prior:
     record: dict[str, Any]
     """The whole JSON file: split hashes, versions, where it was trained, the training curve."""
 
+    @property
+    def weights_hash(self) -> str:
+        """SHA-256 of the weights' file: trained again elsewhere, the same prior may have other weights."""
+        return str(self.record["files"][WEIGHTS])
+
     def model(self) -> Classifier:
         """The classifier itself, in eval mode."""
         model = build(self.config, self.shape, self.num_classes)
@@ -47,9 +55,9 @@ class Prior:
         return model.eval()
 
 
-def prior_id(config: PriorConfig, splits: Splits) -> str:
-    """The name of the prior: a hash of its configuration and of the points that it may see."""
-    return fingerprint({"config": config.determines(), "prior": splits.hash("prior")})
+def prior_id(config: PriorConfig, points: str) -> str:
+    """The name of a prior: a hash of its configuration and of the points that it sees (`Splits.hash("prior")`)."""
+    return fingerprint({"format": FORMAT, "config": config.determines(), "points": points})
 
 
 def prior_path(store: Path, identity: str) -> Path:
@@ -58,15 +66,13 @@ def prior_path(store: Path, identity: str) -> Path:
 
 
 def save_prior(
-    store: Path,
-    config: PriorConfig,
-    dataset: Dataset,
-    splits: Splits,
-    weights: Mapping[str, Tensor],
-    training: Mapping[str, Any],
+    store: Path, config: PriorConfig, dataset: Dataset, weights: Mapping[str, Tensor], training: Mapping[str, Any]
 ) -> Path:
     """Write a prior, whole or not at all. `training` says where and how it went."""
-    identity = prior_id(config, splits)
+    splits = config.splits(dataset)
+    identity = prior_id(config, splits.hash("prior"))
+    for name, tensor in weights.items():
+        require_finite(f"the weight {name}", tensor)
     with whole_directory(prior_path(store, identity)) as directory:
         save_file(dict(weights), directory / WEIGHTS)
         content = {
@@ -89,11 +95,11 @@ def save_prior(
 
 
 def load_prior(path: Path) -> Prior:
-    """Read a prior, after checking its files against their checksums."""
-    record = read_manifest(path, MANIFEST)
+    """Read a prior, after checking its files against their checksums and its name against its content."""
+    record = read_manifest(path, MANIFEST, frozenset({WEIGHTS}))
     try:
         channels, height, width = (int(length) for length in record["dataset"]["shape"])
-        return Prior(
+        prior = Prior(
             identity=str(record["prior"]),
             config=PriorConfig(**record["config"]),
             shape=(channels, height, width),
@@ -102,5 +108,9 @@ def load_prior(path: Path) -> Prior:
             weights=load_file(path / WEIGHTS),
             record=record,
         )
-    except (KeyError, TypeError, ValueError, ValidationError, SafetensorError, OSError) as error:
+        prior.seen.indices()
+    except (KeyError, TypeError, ValueError, ValidationError, SafetensorError, DataError, OSError) as error:
         raise ArtifactError(f"{path} does not hold a prior ({error}): delete it and train again.") from error
+    if not prior.identity == path.name == prior_id(prior.config, prior.seen.hash):
+        raise ArtifactError(f"{path} holds another prior than its name says: delete it and train again.")
+    return prior

@@ -81,11 +81,11 @@ class Training:
         The question travels with the step's statistics, so all workers get the same answer at the same step.
         """
         self.model.train()
+        begin = time.perf_counter()
         while self.step < self.num_steps:
             epoch, first = divmod(self.step, self.batches.steps)
             if not self.curve or self.curve[-1].epoch != epoch:
                 self.curve.append(Epoch(epoch))
-            begin = time.perf_counter()
             for images, labels in self.batches.epoch(epoch, first):
                 set_rate(self.optimizer, self.recipe.rate(self.step / self.num_steps))
                 paused = self._one_step(images, labels, wants_pause())
@@ -123,7 +123,9 @@ class Training:
         try:
             with torch.autocast(images.device.type, torch.bfloat16, enabled=images.device.type == "cuda"):
                 logits = self.model(images)
-        except NotFiniteError:  # from the flow; every worker has to hear of it, or the others would wait for ever
+        except (NotFiniteError, ArithmeticError):
+            # The flow refuses features or a fitness beyond all measure. Every worker has to hear of it in the
+            # all-reduce that comes next, or the others would wait there for ever.
             return torch.tensor(math.nan, device=images.device), torch.zeros((), device=images.device)
         smoothing = self.recipe.label_smoothing
         loss = nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="sum")

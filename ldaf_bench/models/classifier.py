@@ -15,7 +15,7 @@ from ldaf_bench.theory.flows import FLOWS, forward, initial_parameter
 from ldaf_bench.theory.seeds import named_generator
 
 SAMPLE = 5000
-"""How many prior images are enough for a backbone's `prepare`."""
+"""At most so many prior images are shown to a backbone's `prepare`."""
 
 
 class Classifier(nn.Module):
@@ -45,7 +45,8 @@ class Classifier(nn.Module):
         with torch.no_grad():
             self.mean.copy_(mean.view_as(self.mean))
             self.deviation.copy_(variance.sqrt().clamp_min(1.0).view_as(self.deviation))
-        self.backbone.prepare(self.normalize(images[:SAMPLE]))
+        # Spread over all of them: people's own data may be sorted by class.
+        self.backbone.prepare(self.normalize(images[:: -(-len(images) // SAMPLE)]))
 
     def normalize(self, images: Tensor) -> Tensor:
         """From uint8 to mean 0 and deviation 1 per channel."""

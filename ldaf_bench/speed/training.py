@@ -17,10 +17,8 @@ from torch import nn
 
 from ldaf_bench.data.augment import Batches
 from ldaf_bench.data.dataset import Dataset
-from ldaf_bench.data.splits import Splits, split
 from ldaf_bench.methods import build
 from ldaf_bench.methods.config import PriorConfig
-from ldaf_bench.methods.store import load_prior
 from ldaf_bench.methods.training import Training
 from ldaf_bench.speed.measure import Row, Sizes, Stopwatch
 from ldaf_bench.stages.session import Resources, ray_session
@@ -44,19 +42,19 @@ def config_of(sizes: Sizes, network: str, batch: int, recipe: str, method: str =
     )
 
 
-def data_of(sizes: Sizes, batch: int, steps: int) -> tuple[Dataset, Splits]:
+def data_of(sizes: Sizes, batch: int, steps: int) -> Dataset:
     """Noise for images: how long a step takes does not depend on what they show."""
     generator = np.random.Generator(np.random.PCG64(0))
     count = math.ceil(batch * steps / 0.9) + 1
     images = generator.integers(0, 256, (count + 1, *sizes.images), dtype=np.uint8)
     labels = generator.integers(0, sizes.num_classes, count + 1)
-    dataset = Dataset("folder", images, labels, 1, tuple(f"class {k}" for k in range(sizes.num_classes)))
-    return dataset, split(dataset, seed=0, certificate=0.1)
+    return Dataset("folder", images, labels, 1, tuple(f"class {k}" for k in range(sizes.num_classes)))
 
 
 def training_of(sizes: Sizes, config: PriorConfig, steps: int, device: str) -> Training:
     """The plain loop, in this process."""
-    dataset, splits = data_of(sizes, config.recipe.batch_size, steps)
+    dataset = data_of(sizes, config.recipe.batch_size, steps)
+    splits = config.splits(dataset)
     images = torch.from_numpy(dataset.images[splits.prior])
     labels = torch.from_numpy(dataset.labels[splits.prior]).to(device)
     model = build(config, sizes.images, sizes.num_classes)
@@ -77,17 +75,16 @@ def plain_seconds(sizes: Sizes, config: PriorConfig, device: str, threads: int) 
 
 def ray_seconds(sizes: Sizes, config: PriorConfig, resources: Resources) -> float:
     """Seconds per step of the same steps on Ray Train, once started."""
-    dataset, splits = data_of(sizes, config.recipe.batch_size, sizes.steps)
+    dataset = data_of(sizes, config.recipe.batch_size, sizes.steps)
     with tempfile.TemporaryDirectory() as store:
-        path = train(config, dataset, splits, Path(store), resources, Console(quiet=True))
-        record = load_prior(path).record["training"]
+        record = train(config, dataset, Path(store), resources, Console(quiet=True)).record["training"]
     return float(record["curve"][-1]["seconds"]) * EPOCHS / int(record["steps"])
 
 
 def step_seconds(sizes: Sizes, config: PriorConfig, device: str, layout: torch.memory_format) -> float:
     """Seconds of one step: the median of three, after one to warm up."""
     training = training_of(sizes, config, 2, device)
-    nn.Module.to(training.bare, memory_format=layout)
+    nn.Module.to(training.bare.get_submodule("backbone"), memory_format=layout)
     steps = training.run()
     return Stopwatch(device)(lambda: next(steps), 3)
 

@@ -92,10 +92,11 @@ class TrainingView:
                 )
 
 
-def follow(work: Callable[[], Result], board: Any, view: TrainingView) -> Result:
-    """The result of `work`, which runs in a thread while this one looks at the board every half second.
+def follow(work: Callable[[], Result], board: Any, view: TrainingView) -> tuple[Result, dict[str, Any]]:
+    """The result of `work` and the last word on the board, which is looked at every half second meanwhile.
 
-    `work` is what leaves the main thread because Ctrl-C arrives there, and Ray would answer it with exit code 0.
+    `work` runs in a thread of its own because Ctrl-C arrives in the main one, where Ray would answer it with exit
+    code 0.
     """
     future: Future[Result] = Future()
 
@@ -105,12 +106,14 @@ def follow(work: Callable[[], Result], board: Any, view: TrainingView) -> Result
         except BaseException as error:
             future.set_exception(error)
 
+    word: dict[str, Any] = {}
     with view:
         threading.Thread(target=run, daemon=True).start()
         while True:
             done = future.done()
             with contextlib.suppress(ray.exceptions.RayError):  # a lost board costs the view, not the training
-                view.show(ray.get(board.read.remote(), timeout=10))
+                word = ray.get(board.read.remote(), timeout=10)
+                view.show(word)
             if done:
-                return future.result()
+                return future.result(), word
             wait([future], POLL_SECONDS)

@@ -18,15 +18,24 @@ from numpy.lib.format import open_memmap
 from rich.console import Console
 from rich.progress import track
 
-from ldaf_bench.artifacts import ArtifactError, read_manifest, whole_directory, write_manifest
+from ldaf_bench.artifacts import (
+    ArtifactError,
+    fingerprint,
+    if_valid,
+    read_manifest,
+    whole_directory,
+    write_manifest,
+)
 from ldaf_bench.data.dataset import Dataset
-from ldaf_bench.data.splits import Part, Splits, require_unseen
+from ldaf_bench.data.splits import Part, Splits, hash_indices, require_unseen
+from ldaf_bench.messages import printable
 from ldaf_bench.methods import push_images
 from ldaf_bench.methods.store import Prior
 from ldaf_bench.stages.session import Resources, device_of, fitted
 from ldaf_bench.theory.pushforward import Pushforward
 
 MANIFEST = "pushforward.json"
+ARRAYS = (*Pushforward._fields, "labels", "indices")
 SHARD = 500
 """Data per task: 8 MB of G at n = 50, c = 10."""
 
@@ -35,10 +44,11 @@ SHARD = 500
 class Pushed:
     """(M, G, labels) as they were written; the tensors are memory-mapped."""
 
+    path: Path
     pushforward: Pushforward
     labels: torch.Tensor
     record: dict[str, Any]
-    """The JSON file: which prior, which data, how long."""
+    """The JSON file: which prior with which weights, which points of which data."""
 
     @property
     def mean_error(self) -> float:
@@ -46,75 +56,89 @@ class Pushed:
         return float((self.pushforward.mean.argmax(1) != self.labels).double().mean())
 
 
-def push_path(store: Path, identity: str, splits: Splits, part: Part) -> Path:
-    """Where the pushforward of a prior is, under the store: named by prior, part and the part's points."""
-    return store / "pushforwards" / identity / f"{part}-{splits.hash(part)[:16]}"
+def _origin(prior: Prior, splits: Splits, part: Part) -> dict[str, Any]:
+    """What a pushforward is one of: all of this is in its name."""
+    return {
+        "prior": prior.identity,
+        "weights": prior.weights_hash,
+        "part": part,
+        "dataset": splits.dataset,
+        "points": splits.hash(part),
+    }
+
+
+def _name(origin: dict[str, Any]) -> str:
+    return f"{origin['part']}-{fingerprint(origin)}"
 
 
 def push(
     prior: Prior,
     dataset: Dataset,
-    splits: Splits,
     part: Part,
     store: Path,
     resources: Resources = Resources(),
     console: Console | None = None,
-) -> Path:
-    """Push the prior forward on one part of the data, unless that was done; returns the directory under `store`.
+) -> Pushed:
+    """The prior's pushforward on one part of the data: made unless it is under `store`, and stored there.
 
-    Refuses, with a `LeakError`, a prior that saw a certificate or test point of these splits.
+    Refuses, with a `LeakError`, a prior that saw a certificate or test point.
     """
+    console = console or Console()
+    splits = prior.config.splits(dataset)
     require_unseen(prior.seen, splits)
-    path = push_path(store, prior.identity, splits, part)
-    if path.is_dir():
-        return path
+    origin = _origin(prior, splits, part)
+    path = store / "pushforwards" / prior.identity / _name(origin)
+
+    def say(sentence: str) -> None:
+        console.print(printable(sentence), markup=False, highlight=False)
+
+    found = if_valid(load_pushed, path, say)
+    if found is not None:
+        return found
     indices: np.ndarray[Any, np.dtype[np.int64]] = getattr(splits, part)
-    shards = [indices[begin : begin + SHARD] for begin in range(0, len(indices), SHARD)]
     with whole_directory(path) as directory:
         arrays: dict[str, Any] = {}
-        for number, results in _shards(prior, dataset, shards, fitted(resources), part, console or Console()):
+        for begin, results in _shards(prior, dataset, indices, fitted(resources), f"pushing the {part} part", console):
             for name, result in results.items():
                 if name not in arrays:
                     whole = (len(indices), *result.shape[1:])
                     arrays[name] = open_memmap(directory / f"{name}.npy", "w+", result.dtype, whole)
-                arrays[name][number * SHARD : number * SHARD + len(result)] = result
+                arrays[name][begin : begin + len(result)] = result
+        worst = float(arrays["error"].max())
         for array in arrays.values():
             array.flush()
         np.save(directory / "labels.npy", dataset.labels[indices])
         np.save(directory / "indices.npy", indices)
-        content = {
-            "prior": prior.identity,
-            "part": part,
-            "points": {"size": len(indices), "hash": splits.hash(part)},
-            "dataset": dataset.sha256,
-            "worst_error": float(arrays["error"].max()),
-        }
-        write_manifest(directory, MANIFEST, content)
-    return path
+        write_manifest(directory, MANIFEST, {**origin, "num_data": len(indices), "worst_error": worst})
+    return load_pushed(path)
 
 
 def _shards(
-    prior: Prior, dataset: Dataset, shards: list[Any], resources: Resources, part: Part, console: Console
+    prior: Prior, dataset: Dataset, indices: Any, resources: Resources, title: str, console: Console
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number, arrays) of every shard as it is done; never more shards under way than twice the workers."""
+    """(first place, arrays) of every shard as it is done; never more shards under way than twice the workers."""
     held = ray.put(prior)
     task = _push_shard.options(num_cpus=resources.cpus_per_worker, num_gpus=resources.gpus_per_worker)
-    waiting = iter(enumerate(shards))
+    begins = range(0, len(indices), SHARD)
+    waiting = iter(begins)
     running: dict[Any, int] = {}
 
     def start() -> None:
-        for number, indices in waiting:
-            running[task.remote(held, dataset.images[indices], resources)] = number
+        for begin in waiting:
+            images = dataset.images[indices[begin : begin + SHARD]]
+            running[task.remote(held, images, resources)] = begin
             return
 
-    for _ in range(2 * resources.workers):
-        start()
-    for _ in track(
-        shards, f"pushing the {part} part", console=console, transient=True, disable=not console.is_terminal
-    ):
-        (done,), _rest = ray.wait(list(running), num_returns=1)
-        yield running.pop(done), ray.get(done)
-        start()
+    try:
+        for _ in range(2 * resources.workers):
+            start()
+        for _ in track(begins, title, console=console, transient=True, disable=not console.is_terminal):
+            (done,), _rest = ray.wait(list(running), num_returns=1)
+            yield running.pop(done), ray.get(done)
+            start()
+    finally:
+        for left in running:
+            ray.cancel(left)
 
 
 @ray.remote(max_retries=3)
@@ -127,15 +151,20 @@ def _push_shard(prior: Prior, images: np.ndarray[Any, np.dtype[np.uint8]], resou
 
 
 def load_pushed(path: Path) -> Pushed:
-    """Read a pushforward, memory-mapped, after checking its files against their checksums."""
-    record = read_manifest(path, MANIFEST)
+    """Read a pushforward, memory-mapped, after checking its files, its name and its points."""
+    record = read_manifest(path, MANIFEST, frozenset(f"{name}.npy" for name in ARRAYS))
     try:
         # "c": copy on write, so that torch may have the memory and the file stays as it is.
-        tensors = {
-            name: torch.from_numpy(np.load(path / f"{name}.npy", mmap_mode="c", allow_pickle=False))
-            for name in (*Pushforward._fields, "labels")
-        }
-    except (OSError, ValueError) as error:
+        arrays = {name: np.load(path / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in ARRAYS}
+        origin = {key: record[key] for key in ("prior", "weights", "part", "dataset", "points")}
+        indices = arrays.pop("indices")
+        named = path.name == _name(origin) and path.parent.name == origin["prior"]
+        right = named and hash_indices(origin["dataset"], indices) == origin["points"]
+        right = right and all(len(array) == len(indices) for array in arrays.values())
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ArtifactError(f"{path} does not hold a pushforward ({error}): delete it and push again.") from error
+    if not right:
+        raise ArtifactError(f"{path} holds another pushforward than its name says: delete it and push again.")
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     labels = tensors.pop("labels")
-    return Pushed(Pushforward(**tensors), labels, record)
+    return Pushed(path, Pushforward(**tensors), labels, record)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import ray
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 ENVIRONMENT = {
     # Lost workers are noticed within a second, and a start that cannot succeed ends.
@@ -23,16 +23,24 @@ ENVIRONMENT = {
 
 
 class Resources(BaseModel):
-    """Where a stage runs; the results do not depend on it beyond rounding."""
+    """Where a stage runs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     workers: int = Field(1, ge=1)
     cpus_per_worker: int = Field(0, ge=0)
     """0: the cores of the cluster, shared evenly."""
-    gpus_per_worker: float = Field(0, ge=0)
-    checkpoint_seconds: float = Field(60, ge=0)
+    gpus_per_worker: float = Field(0, ge=0, allow_inf_nan=False)
+    """At most 1, or a whole number."""
+    checkpoint_seconds: float = Field(60, ge=0, allow_inf_nan=False)
     """At most so much work is lost with a worker."""
+
+    @field_validator("gpus_per_worker")
+    @classmethod
+    def _whole_above_one(cls, value: float) -> float:
+        if value > 1 and value != int(value):
+            raise ValueError("gpus_per_worker must be at most 1, or a whole number")
+        return value
 
 
 class ResourceError(Exception):
@@ -68,25 +76,40 @@ def ray_session(
 
 
 def fitted(resources: Resources) -> Resources:
-    """The resources with every default filled in, after checking that the cluster has them."""
-    available = ray.cluster_resources()
-    cpus = resources.cpus_per_worker or max(1, int(available.get("CPU", 1)) // resources.workers)
-    for kind, each in (("CPU", float(cpus)), ("GPU", resources.gpus_per_worker)):
-        wanted = each * resources.workers
-        if wanted > available.get(kind, 0):
-            raise ResourceError(
-                f"{resources.workers} workers with {each:g} {kind}s each need {wanted:g}, but the cluster has "
-                f"{available.get(kind, 0):g}: lower workers, or {kind.lower()}s_per_worker."
-            )
-    return resources.model_copy(update={"cpus_per_worker": cpus})
+    """The resources with every default filled in, after checking that the cluster's nodes can hold them."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+    def places(cpus: int) -> int:
+        """How many workers fit: none can stand on two nodes."""
+        gpus = resources.gpus_per_worker
+        return sum(
+            min(int(node.get("CPU", 0) // cpus), int(node.get("GPU", 0) // gpus) if gpus else resources.workers)
+            for node in nodes
+        )
+
+    largest = int(max((node.get("CPU", 0) for node in nodes), default=0))
+    wanted = [resources.cpus_per_worker] if resources.cpus_per_worker else range(largest, 0, -1)
+    for cpus in wanted:
+        if places(cpus) >= resources.workers:
+            return resources.model_copy(update={"cpus_per_worker": cpus})
+    there = "; ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes)
+    raise ResourceError(
+        f"{resources.workers} workers with {resources.cpus_per_worker or 1} CPUs and {resources.gpus_per_worker:g} "
+        f"GPUs each do not fit on the cluster's nodes ({there}): lower workers, cpus_per_worker or gpus_per_worker."
+    )
 
 
 def workers_have_cuda(resources: Resources) -> bool:
     """Whether a worker finds a GPU that torch can use: asked of one, as the driver may have none."""
     if resources.gpus_per_worker == 0:
         return False
-    asked = ray.remote(torch.cuda.is_available).options(num_gpus=resources.gpus_per_worker, num_cpus=0)
+    asked = _has_cuda.options(num_gpus=resources.gpus_per_worker, num_cpus=0)
     return bool(ray.get(asked.remote()))
+
+
+@ray.remote
+def _has_cuda() -> bool:
+    return torch.cuda.is_available()
 
 
 def device_of(

@@ -11,6 +11,7 @@ import json
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,18 @@ import torch
 from ray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from rich.console import Console
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.nn.parallel import DistributedDataParallel
 
-from ldaf_bench.artifacts import exclusive
-from ldaf_bench.data.augment import Batches
+from ldaf_bench.artifacts import exclusive, if_valid
+from ldaf_bench.data.augment import Batches, check_batches
 from ldaf_bench.data.dataset import Dataset
-from ldaf_bench.data.splits import Seen, Splits, require_unseen
+from ldaf_bench.data.splits import Splits
+from ldaf_bench.messages import printable
 from ldaf_bench.methods import build
 from ldaf_bench.methods.config import PriorConfig
-from ldaf_bench.methods.store import load_prior, prior_id, prior_path, save_prior
+from ldaf_bench.methods.store import Prior, load_prior, prior_id, prior_path, save_prior
 from ldaf_bench.methods.training import DivergenceError, Epoch, Training
 from ldaf_bench.stages.progress import Board, TrainingView, follow
 from ldaf_bench.stages.session import Resources, device_of, fitted, workers_have_cuda
@@ -47,12 +50,17 @@ class TrainingError(Exception):
     """Ray gave up."""
 
 
+class ConfigError(Exception):
+    """The configuration cannot be trained."""
+
+
 def train_worker(job: dict[str, Any]) -> None:
     """What every worker does: build, go on from the last checkpoint if there is one, train, take checkpoints."""
     config, resources = PriorConfig(**job["config"]), Resources(**job["resources"])
     context = ray.train.get_context()
     worker, num_workers = context.get_world_rank(), context.get_world_size()
     device = device_of(resources, ray.train.torch.get_device)
+    torch.backends.cudnn.deterministic = True
     # Copied, because arrays in the object store are read-only, which torch does not know of.
     images, labels = (torch.from_numpy(np.array(ray.get(job[key]))) for key in ("images", "labels"))
     channels, height, width = images.shape[1:]
@@ -64,10 +72,15 @@ def train_worker(job: dict[str, Any]) -> None:
     )  # fmt: skip
     model.to(device)
     training = Training(DistributedDataParallel(model) if num_workers > 1 else model, config.recipe, batches)
+    starts: list[dict[str, Any]] = []
     checkpoint = ray.train.get_checkpoint()
     if checkpoint is not None:
         with checkpoint.as_directory() as directory:
-            training.restore(load_file(Path(directory, TENSORS)), json.loads(Path(directory, STATE).read_text()))
+            tensors, state = read_checkpoint(Path(directory))
+            training.restore(tensors, state)
+            starts = state["starts"]
+    gpus = ray.get_runtime_context().get_accelerator_ids()["GPU"]
+    starts.append({"step": training.step, "workers": num_workers, "device": device.type, "gpus_of_worker_0": len(gpus)})
 
     last_checkpoint = last_word = time.monotonic()
 
@@ -77,7 +90,7 @@ def train_worker(job: dict[str, Any]) -> None:
     try:
         for due in training.run(checkpoint_is_due):
             if due or training.step == training.num_steps:
-                take_checkpoint(training, worker)
+                take_checkpoint(training, starts, worker)
                 last_checkpoint = time.monotonic()
             ended = training.step % batches.steps == 0
             if worker == 0 and (ended or time.monotonic() - last_word >= WORD_SECONDS):
@@ -89,7 +102,7 @@ def train_worker(job: dict[str, Any]) -> None:
             ray.get(job["board"].post.remote({"diverged": str(error)}))
 
 
-def take_checkpoint(training: Training, worker: int) -> None:
+def take_checkpoint(training: Training, starts: list[dict[str, Any]], worker: int) -> None:
     """All workers meet; worker 0 brings the checkpoint."""
     progress = {"step": training.step}
     if worker != 0:
@@ -98,9 +111,30 @@ def take_checkpoint(training: Training, worker: int) -> None:
     snapshot = training.snapshot()
     with tempfile.TemporaryDirectory() as directory:
         save_file(snapshot.tensors, Path(directory, TENSORS))
-        state = {**snapshot.state, "device": training.batches.images.device.type}
-        Path(directory, STATE).write_text(json.dumps(state))
+        Path(directory, STATE).write_text(json.dumps({**snapshot.state, "starts": starts}))
         ray.train.report(progress, checkpoint=ray.train.Checkpoint.from_directory(directory))
+
+
+def read_checkpoint(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Tensors and state of a checkpoint."""
+    return load_file(directory / TENSORS), json.loads((directory / STATE).read_text())
+
+
+def drop_broken(run: Path, say: Callable[[str], None]) -> None:
+    """Remove a run that cannot be gone on with.
+
+    Ray writes its list of checkpoints in place. Whoever is killed right then leaves a file that Ray cannot read, and it
+    would fail at every start from then on.
+    """
+    listing = run / "checkpoint_manager_snapshot.json"
+    try:
+        if listing.exists():
+            newest = json.loads(listing.read_text())["latest_checkpoint_result"]
+            if newest is not None:
+                read_checkpoint(run / newest["checkpoint_dir_name"])
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        say(f"The last checkpoint in {run} is broken ({error}): training starts from the beginning.")
+        shutil.rmtree(run)
 
 
 def word_of(training: Training) -> dict[str, Any]:
@@ -131,38 +165,63 @@ def curve_of(rows: list[Epoch], steps: int) -> list[dict[str, Any]]:
     ]
 
 
+def check(config: PriorConfig, dataset: Dataset, workers: int) -> None:
+    """Refuse, with a `ConfigError`, what no worker could train; cheap, and before anything starts."""
+    channels, height, width = dataset.images.shape[1:]
+    recipe, num_images = config.recipe, len(config.splits(dataset).prior)
+    try:
+        check_batches(num_images, (height, width), recipe.batch_size, recipe.augmentation, workers)
+        build(config, (channels, height, width), dataset.num_classes)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
 def train(
     config: PriorConfig,
     dataset: Dataset,
-    splits: Splits,
     store: Path,
     resources: Resources = Resources(),
     console: Console | None = None,
-) -> Path:
-    """Train the prior unless it is there; returns its directory under `store`."""
-    require_unseen(Seen.of_prior(splits), splits)
-    identity = prior_id(config, splits)
-    path = prior_path(store, identity)
-    if path.is_dir():
-        load_prior(path)
-        return path
+) -> Prior:
+    """The prior of this configuration: trained unless it is under `store`, and stored there."""
     console = console or Console()
-    resources = fitted(resources)
+    splits = config.splits(dataset)
+    identity = prior_id(config, splits.hash("prior"))
+    path = prior_path(store, identity)
     run = (store / "training").resolve() / identity
+
+    def say(sentence: str) -> None:
+        console.print(printable(sentence), markup=False, highlight=False)
+
+    prior = if_valid(load_prior, path, say)
+    if prior is not None and not run.exists():
+        return prior
     with exclusive(run.with_suffix(".lock"), "Another process is training this prior already"):
-        tensors, state = _train_on_ray(config, dataset, splits, run, resources, console)
-        weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
-        rows = [Epoch(**row) for row in state["curve"]]
-        training = {
-            **resources.model_dump(),
-            "device": state["device"],
-            "steps": state["step"],
-            "seconds": sum(row.seconds for row in rows),
-            "curve": curve_of(rows, rows[-1].steps),
-        }
-        save_prior(store, config, dataset, splits, weights, training)
+        prior = if_valid(load_prior, path, say)  # perhaps another process just finished it
+        if prior is None:
+            check(config, dataset, resources.workers)
+            drop_broken(run, say)
+            resources = fitted(resources)
+            tensors, state = _train_on_ray(config, dataset, splits, run, resources, console)
+            save_prior(store, config, dataset, *_outcome(tensors, state, resources))
+            prior = load_prior(path)
         shutil.rmtree(run, ignore_errors=True)
-    return path
+    return prior
+
+
+def _outcome(
+    tensors: dict[str, torch.Tensor], state: dict[str, Any], resources: Resources
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The weights, and what there is to say about the training."""
+    weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+    rows = [Epoch(**row) for row in state["curve"]]
+    return weights, {
+        **resources.model_dump(),
+        "starts": state["starts"],
+        "steps": state["step"],
+        "seconds": sum(row.seconds for row in rows),
+        "curve": curve_of(rows, rows[-1].steps),
+    }
 
 
 def _train_on_ray(
@@ -170,6 +229,8 @@ def _train_on_ray(
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """The last checkpoint of a finished run."""
     board = Board.remote()  # type: ignore[attr-defined]
+    # NCCL wants a device for every worker.
+    nccl = workers_have_cuda(resources) and (resources.workers == 1 or resources.gpus_per_worker >= 1)
     trainer = TorchTrainer(
         train_worker,
         train_loop_config={
@@ -180,7 +241,7 @@ def _train_on_ray(
             "num_classes": dataset.num_classes,
             "board": board,
         },
-        torch_config=TorchConfig(backend="nccl" if workers_have_cuda(resources) else "gloo"),
+        torch_config=TorchConfig(backend="nccl" if nccl else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=resources.workers,
             use_gpu=resources.gpus_per_worker > 0,
@@ -197,17 +258,25 @@ def _train_on_ray(
         ),
     )
     try:
-        result = follow(trainer.fit, board, TrainingView(console))
+        result, word = follow(trainer.fit, board, TrainingView(console))
     except ray.train.TrainingFailedError as error:
         raise TrainingError(
             f"Training failed on Ray: {error} Start it again to go on from the last checkpoint in {run}."
         ) from error
-    diverged = ray.get(board.read.remote()).get("diverged")
-    ray.kill(board)
-    if diverged:
+    except KeyboardInterrupt:
+        # The run must be over before another may take its place.
+        ray.shutdown()
+        raise
+    finally:
+        if ray.is_initialized():
+            ray.kill(board)
+    if "diverged" in word:
         shutil.rmtree(run, ignore_errors=True)
-        raise DivergenceError(diverged)
-    if result.checkpoint is None:
-        raise TrainingError(f"Training ended without a checkpoint in {run}: delete that folder and start again.")
-    with result.checkpoint.as_directory() as directory:
-        return load_file(Path(directory, TENSORS)), json.loads(Path(directory, STATE).read_text())
+        raise DivergenceError(word["diverged"])
+    state: dict[str, Any] = {"step": 0}
+    if result.checkpoint is not None:
+        with result.checkpoint.as_directory() as directory:
+            tensors, state = read_checkpoint(Path(directory))
+    if state["step"] != config.recipe.epochs * (len(splits.prior) // config.recipe.batch_size):
+        raise TrainingError(f"Training ended early, after step {state['step']}: start it again to go on.")
+    return tensors, state

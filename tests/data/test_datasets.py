@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ldaf_bench.data.__main__ import main, printable
+from ldaf_bench.data.__main__ import main
 from ldaf_bench.data.dataset import DataError, Dataset, checksum
 from ldaf_bench.data.datasets import DATASETS, load
+from ldaf_bench.messages import printable
 from tests.data import files
 
 

@@ -56,6 +56,8 @@ def test_a_name_with_changes_is_the_named_recipe_with_them():
         {"recipe": {"base": "tiny", "epoch": 3}},
         {"recipe": {"base": "tiny", "learning_rate": float("nan")}},
         {"recipe": {"base": "tiny", "epochs": 0}},
+        {"recipe": {"base": ["tiny"]}},
+        {"recipe": {"base": "tiny", "nesterov": True, "momentum": 0}},
         {"backbone": "resnet"},
         {"flow": "dafs"},
         {"dataset": "cifar"},

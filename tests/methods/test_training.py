@@ -1,5 +1,6 @@
 """Training learns, goes on where it stopped to the last bit, and stops when it diverges."""
 
+import dataclasses
 import math
 
 import pytest
@@ -9,6 +10,7 @@ from ldaf_bench.data.augment import Batches
 from ldaf_bench.methods import METHODS, build, push_images
 from ldaf_bench.methods.config import PriorConfig
 from ldaf_bench.methods.training import DivergenceError, Training
+from ldaf_bench.theory.arguments import NotFiniteError
 from ldaf_bench.theory.flows import FLOWS
 from tests.priors import CONFIG, digits_splits
 
@@ -103,6 +105,52 @@ def test_a_loss_that_is_not_finite_stops_with_a_sentence(method):
     config = changed(method=method, recipe={"learning_rate": 1e30, "epochs": 1, "warmup": 0})
     with pytest.raises(DivergenceError, match=r"in step \d+ of .* lower the recipe's learning_rate"):
         run(training_of(config))
+
+
+@pytest.mark.parametrize("num_workers", [2, 4])
+def test_workers_gradients_average_to_the_gradient_of_the_global_batch(monkeypatch, num_workers):
+    """Also where the batch of 63 is no multiple of the workers; without BatchNorm, which is each worker's own."""
+    config = changed(recipe={"epochs": 1, "batch_size": 63, "momentum": 0.0, "weight_decay": 0.0, "warmup": 0.0})
+
+    def gradients(worker, workers):
+        monkeypatch.setattr("torch.distributed.all_reduce", lambda told: None)
+        training = training_of(config)
+        training.batches = dataclasses.replace(training.batches, worker=worker, num_workers=workers)
+        training.model.eval()
+        monkeypatch.setattr(training.model, "train", lambda: None)
+        next(training.run())
+        return {name: p.grad for name, p in training.bare.named_parameters() if p.grad is not None}
+
+    whole = gradients(0, 1)
+    parts = [gradients(worker, num_workers) for worker in range(num_workers)]
+    assert "flow_weight" in whole
+    for name, expected in whole.items():
+        average = torch.stack([part[name] for part in parts]).mean(0)
+        torch.testing.assert_close(average, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("error", [ArithmeticError("The Krylov space grew."), NotFiniteError("features")])
+def test_a_flow_that_breaks_down_on_another_worker_stops_this_one_too(monkeypatch, error):
+    training = training_of(changed(recipe={"epochs": 1}))
+    training.batches = dataclasses.replace(training.batches, num_workers=2)
+    told_here = []
+
+    def all_reduce(told):
+        told_here.append(told.clone())
+        told += torch.tensor([math.nan, 0.0, 0.0])  # what the other one says
+
+    monkeypatch.setattr("torch.distributed.all_reduce", all_reduce)
+    with pytest.raises(DivergenceError):
+        run(training)
+    assert told_here[0].isfinite().all()
+
+    def broken(images):
+        raise error
+
+    monkeypatch.setattr(training.model, "forward", broken)
+    with pytest.raises(DivergenceError):
+        run(training)
+    assert told_here[1][0].isnan()
 
 
 def test_the_loss_is_the_mean_cross_entropy_before_each_step():

@@ -19,22 +19,24 @@ from ldaf_bench.artifacts import ArtifactError, exclusive
 from ldaf_bench.data.augment import Batches
 from ldaf_bench.methods import build
 from ldaf_bench.methods.config import PriorConfig
-from ldaf_bench.methods.store import load_prior, prior_id, prior_path
+from ldaf_bench.methods.store import WEIGHTS, load_prior, prior_id, prior_path
 from ldaf_bench.methods.training import DivergenceError, Training
+from ldaf_bench.stages import train as stage
 from ldaf_bench.stages.session import ResourceError, Resources
-from ldaf_bench.stages.train import train
+from ldaf_bench.stages.train import ConfigError, train
 from tests.priors import CONFIG, digits_splits
 
-LONG = PriorConfig(
-    **{**CONFIG.model_dump(), "recipe": {**CONFIG.recipe.model_dump(), "epochs": 40, "shift": 1, "batch_size": 63}}
-)
-"""Ten seconds of training; the global batch is not a multiple of two workers."""
+
+def changed(**recipe):
+    return PriorConfig(**{**CONFIG.model_dump(), "recipe": {**CONFIG.recipe.model_dump(), **recipe}})
+
+
+LONG = changed(epochs=40, shift=1, batch_size=63)
+"""Some seconds of training; the global batch is not a multiple of two workers."""
+STEPS = len(digits_splits()[1].prior) // 63
+"""Of an epoch of it."""
 TWO = Resources(workers=2, cpus_per_worker=1, checkpoint_seconds=0.3)
 PATIENCE = 120
-
-
-def weights(path):
-    return load_prior(path).weights
 
 
 def equal(one, other):
@@ -42,12 +44,15 @@ def equal(one, other):
 
 
 def train_on(store, config=CONFIG, resources=TWO, console=None):
-    dataset, splits = digits_splits()
-    return train(config, dataset, splits, store, resources, console)
+    return train(config, digits_splits()[0], store, resources, console)
+
+
+def identity_of(config):
+    return prior_id(config, digits_splits()[1].hash("prior"))
 
 
 def newest_checkpoint(store):
-    """The name of the newest checkpoint that Ray has taken note of: a later start goes on from there."""
+    """The newest checkpoint that Ray has taken note of: a later start goes on from there."""
     text = "".join(path.read_text() for path in store.glob("training/*/checkpoint_manager_snapshot.json"))
     return max(re.findall(r"checkpoint_[\w.:-]+\d", text), default="")
 
@@ -56,26 +61,35 @@ def wait_for(condition):
     end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, "It did not happen."
-        time.sleep(0.05)
+        time.sleep(0.02)
+
+
+def ancestors(process):
+    while process > 1:
+        yield process
+        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def train_workers():
-    """Process numbers of the training workers under this process or on this machine."""
+    """Process numbers of our own training workers, and of nobody else's."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
+        number = int(path.parent.name)
         try:
-            title = path.read_bytes()
-        except OSError:
+            if re.match(rb"ray::.*TrainWorker", path.read_bytes()) and os.getpid() in ancestors(number):
+                found.append(number)
+        except OSError:  # it ended meanwhile
             continue
-        if re.match(rb"ray::.*TrainWorker", title):
-            found.append(int(path.parent.name))
     return found
 
 
 @pytest.fixture(scope="module")
 def undisturbed(cluster, tmp_path_factory):
-    """The weights of a run on two workers that nothing happened to."""
-    return weights(train_on(tmp_path_factory.mktemp("undisturbed"), LONG))
+    """A run on two workers that nothing happened to."""
+    prior = train_on(tmp_path_factory.mktemp("undisturbed"), LONG)
+    (start,) = prior.record["training"]["starts"]
+    assert (start["step"], start["workers"]) == (0, 2)
+    return prior
 
 
 def test_a_worker_killed_in_the_middle_of_an_epoch_changes_nothing(cluster, undisturbed, tmp_path):
@@ -88,10 +102,12 @@ def test_a_worker_killed_in_the_middle_of_an_epoch_changes_nothing(cluster, undi
 
     thread = threading.Thread(target=kill)
     thread.start()
-    path = train_on(tmp_path, LONG)
+    prior = train_on(tmp_path, LONG)
     thread.join()
     assert killed
-    assert equal(weights(path), undisturbed)
+    first, second = (start["step"] for start in prior.record["training"]["starts"])
+    assert first == 0 < second < LONG.recipe.epochs * STEPS
+    assert equal(prior.weights, undisturbed.weights)
     assert not list(tmp_path.glob("training/*/"))
 
 
@@ -100,8 +116,7 @@ def test_a_killed_driver_started_again_ends_at_the_same_weights(undisturbed, tmp
     file.write_text(yaml.safe_dump({"prior": LONG.model_dump(), "resources": TWO.model_dump()}))
     command = [sys.executable, "-m", "ldaf_bench.prior", str(file), "--store", str(store)]
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
-    _, splits = digits_splits()
-    path = prior_path(store, prior_id(LONG, splits))
+    path = prior_path(store, identity_of(LONG))
     for how, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
         so_far = newest_checkpoint(store)
         driver = subprocess.Popen(
@@ -116,10 +131,56 @@ def test_a_killed_driver_started_again_ends_at_the_same_weights(undisturbed, tmp
     last = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert last.returncode == 0, last.stderr
     assert re.search(r"Mean classifier: \d\.\d\d% error on the test part of 359", last.stdout)
-    assert equal(weights(path), undisturbed)
+    prior = load_prior(path)
+    begun = [start["step"] for start in prior.record["training"]["starts"]]
+    assert 0 == begun[0] < begun[1] < begun[2]
+    assert any(step % STEPS for step in begun), "Every start was at the beginning of an epoch."
+    assert equal(prior.weights, undisturbed.weights)
 
 
-def test_one_worker_on_ray_is_the_plain_loop_and_two_are_nearly(cluster, tmp_path):
+def test_a_driver_that_dies_between_training_and_saving_trains_no_second_time(cluster, tmp_path, monkeypatch):
+    def die(*_):
+        raise KeyError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stage, "save_prior", die)
+        with pytest.raises(KeyError, match="killed"):
+            train_on(tmp_path)
+    prior = train_on(tmp_path)
+    # The second time, the last step was done already: no worker got as far as a checkpoint that says that it started.
+    assert len(prior.record["training"]["starts"]) == 1
+    assert not list(tmp_path.glob("training/*/"))
+
+
+def break_listing(run):
+    (run / "checkpoint_manager_snapshot.json").write_text("")
+
+
+def break_checkpoint(run):
+    for path in run.glob("checkpoint_*/training.safetensors"):
+        path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("damage", [break_listing, break_checkpoint])
+def test_checkpoints_that_were_cut_off_are_dropped_with_a_sentence(tmp_path, damage):
+    said = []
+    run = tmp_path / "run"
+    checkpoint = run / "checkpoint_1"
+    checkpoint.mkdir(parents=True)
+    stage.save_file({"model.x": torch.zeros(3)}, checkpoint / stage.TENSORS)
+    (checkpoint / stage.STATE).write_text("{}")
+    listing = '{"latest_checkpoint_result": {"checkpoint_dir_name": "checkpoint_1"}}'
+    (run / "checkpoint_manager_snapshot.json").write_text(listing)
+    stage.drop_broken(run, said.append)
+    assert run.exists()
+    assert not said
+    damage(run)
+    stage.drop_broken(run, said.append)
+    assert not run.exists()
+    assert "training starts from the beginning" in said[0]
+
+
+def test_one_worker_on_ray_is_the_plain_loop_and_a_damaged_prior_is_trained_again(cluster, tmp_path):
     dataset, splits = digits_splits()
     images, labels = torch.from_numpy(dataset.images[splits.prior]), torch.from_numpy(dataset.labels[splits.prior])
     model = build(CONFIG, (1, 8, 8), 10)
@@ -131,47 +192,80 @@ def test_one_worker_on_ray_is_the_plain_loop_and_two_are_nearly(cluster, tmp_pat
     list(plain.run())
     torch.set_num_threads(threads)
 
-    output = io.StringIO()
-    path = train_on(tmp_path / "one", resources=Resources(cpus_per_worker=1), console=Console(file=output))
-    one = load_prior(path)
+    output, one_cpu = io.StringIO(), Resources(cpus_per_worker=1)
+    one = train_on(tmp_path, resources=one_cpu, console=Console(file=output))
     assert equal(one.weights, model.state_dict())
     lines = output.getvalue().splitlines()
     assert len(lines) == recipe.epochs
     assert re.fullmatch(r"epoch +2/2  loss \d+\.\d+  accuracy +\d+\.\d%  +\d+ images/s  \d+:\d\d", lines[1])
-    curve = one.record["training"]["curve"]
-    assert [row["loss"] for row in curve] == [row.mean_loss for row in plain.curve]
-    assert one.record["training"]["workers"] == 1
+    assert [row["loss"] for row in one.record["training"]["curve"]] == [row.mean_loss for row in plain.curve]
 
-    # Without BatchNorm's statistics, which are each worker's own, this would be the same up to rounding.
-    two = load_prior(train_on(tmp_path / "two"))
-    assert two.record["training"]["curve"][1]["loss"] == pytest.approx(curve[1]["loss"], rel=0.3)
-    assert train_on(tmp_path / "two") == prior_path(tmp_path / "two", two.identity)
+    finished = one.record["finished"]
+    assert train_on(tmp_path, resources=one_cpu).record["finished"] == finished
+    weights = prior_path(tmp_path, one.identity) / WEIGHTS
+    weights.write_bytes(weights.read_bytes()[:-1])
+    again = train_on(tmp_path, resources=one_cpu, console=Console(file=output, width=1000))
+    assert "It was set aside" in output.getvalue()
+    assert equal(again.weights, one.weights)
 
 
 def test_divergence_on_two_workers_ends_the_run_with_a_sentence_and_leaves_nothing(cluster, tmp_path):
-    recipe = {**CONFIG.recipe.model_dump(), "learning_rate": 1e30, "warmup": 0}
-    config = PriorConfig(**{**CONFIG.model_dump(), "recipe": recipe})
     with pytest.raises(DivergenceError, match="lower the recipe's learning_rate"):
-        train_on(tmp_path, config)
+        train_on(tmp_path, changed(learning_rate=1e30, warmup=0))
     assert not [path for path in tmp_path.rglob("*") if path.suffix != ".lock" and path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (changed(batch_size=5000), "lower batch_size"),
+        (changed(batch_size=3), "raise batch_size"),
+        (changed(shift=8), "lower shift"),
+        (PriorConfig(**{**CONFIG.model_dump(), "backbone": "speednet"}), "use tinynet"),
+    ],
+)
+def test_what_no_worker_could_train_is_refused_before_anything_starts(tmp_path, config, says):
+    with pytest.raises(ConfigError, match=says):
+        train_on(tmp_path, config)
 
 
 def test_more_than_the_cluster_has_is_refused_at_once(cluster, tmp_path):
     with pytest.raises(ResourceError, match="lower workers"):
-        train_on(tmp_path, resources=Resources(workers=1000, cpus_per_worker=1))
-    with pytest.raises(ResourceError, match="gpus_per_worker"):
+        train_on(tmp_path, changed(batch_size=1000), Resources(workers=100, cpus_per_worker=1))
+    with pytest.raises(ResourceError, match="or gpus_per_worker"):
         train_on(tmp_path, resources=Resources(gpus_per_worker=3))
+
+
+def test_cores_are_shared_by_node_and_never_across_nodes(monkeypatch):
+    def cluster_of(*nodes):
+        listing = [{"Alive": True, "Resources": {"CPU": cpus, "GPU": gpus}} for cpus, gpus in nodes]
+        monkeypatch.setattr("ldaf_bench.stages.session.ray.nodes", lambda: listing)
+
+    def cpus(**wanted):
+        return stage.fitted(Resources(**wanted)).cpus_per_worker
+
+    cluster_of((8, 0), (8, 0))
+    assert [cpus(workers=k) for k in (1, 2, 3, 4, 16)] == [8, 8, 4, 4, 1]
+    with pytest.raises(ResourceError, match="do not fit"):
+        cpus(workers=17)
+    with pytest.raises(ResourceError, match="do not fit"):
+        cpus(workers=1, cpus_per_worker=9)
+    cluster_of((16, 0), (8, 2))
+    assert cpus(workers=2, gpus_per_worker=1) == 4
+    assert cpus(workers=4, gpus_per_worker=0.5) == 2
+    with pytest.raises(ResourceError, match="do not fit"):
+        cpus(workers=3, gpus_per_worker=1)
 
 
 def test_workers_are_placed_on_gpus_and_train_without_cuda_where_there_is_none(cluster, tmp_path):
     if torch.cuda.is_available():
         pytest.skip("These GPUs are real.")
-    path = train_on(tmp_path, resources=Resources(workers=2, cpus_per_worker=1, gpus_per_worker=1))
-    assert load_prior(path).record["training"]["device"] == "cpu"
+    prior = train_on(tmp_path, resources=Resources(workers=2, cpus_per_worker=1, gpus_per_worker=1))
+    (start,) = prior.record["training"]["starts"]
+    assert start == {"step": 0, "workers": 2, "device": "cpu", "gpus_of_worker_0": 1}
 
 
 def test_a_prior_is_trained_by_one_process_at_a_time(cluster, tmp_path):
-    _, splits = digits_splits()
-    lock = (tmp_path / "training" / prior_id(CONFIG, splits)).with_suffix(".lock")
+    lock = (tmp_path / "training" / identity_of(CONFIG)).with_suffix(".lock")
     with exclusive(lock, ""), pytest.raises(ArtifactError, match="Another process is training this prior"):
         train_on(tmp_path)

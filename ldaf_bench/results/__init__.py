@@ -1,0 +1,1 @@
+"""Results: what a record is, how records are stored, how they are collected."""

@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         file = read_file(options.file)
         dataset = load(file.prior.dataset, options.root)
-        check(file.prior, dataset, file.resources.workers)
+        check(file.prior, dataset.summary, file.resources.workers)
         with ray_session(options.address, verbose=options.verbose):
             prior = train(file.prior, dataset, options.store, file.resources, console)
             seconds, points = prior.record["training"]["seconds"], prior.record["splits"]["prior"]["size"]

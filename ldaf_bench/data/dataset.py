@@ -30,6 +30,26 @@ def checksum(images: Images, labels: Labels, num_test: int) -> str:
     return digest.hexdigest()
 
 
+@dataclass(frozen=True)
+class Summary:
+    """What a plan needs to know of a data set; for well-known ones, before they are fetched."""
+
+    name: str
+    sha256: str
+    shape: tuple[int, int, int, int]
+    """(N, channels, height, width)."""
+    num_test: int
+    num_classes: int
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def num_train(self) -> int:
+        """The number of points outside the official test set."""
+        return self.shape[0] - self.num_test
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Images and labels in the data set's own order, training data first; read-only."""
@@ -84,3 +104,9 @@ class Dataset:
     def num_train(self) -> int:
         """The number of points outside the official test set."""
         return len(self.labels) - self.num_test
+
+    @property
+    def summary(self) -> Summary:
+        """All but the data."""
+        num_data, channels, height, width = self.images.shape
+        return Summary(self.name, self.sha256, (num_data, channels, height, width), self.num_test, self.num_classes)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ldaf_bench.data import folder, sources, store
-from ldaf_bench.data.dataset import DataError, Dataset
+from ldaf_bench.data.dataset import DataError, Dataset, Summary
 
 
 def read_digits(root: Path | None) -> Dataset:
@@ -45,6 +45,10 @@ class Entry:
     """The names of the classes, if they are not read with the data."""
     sha256: str | None = None
     """The checksum of the right data; none for people's own."""
+    shape: tuple[int, int, int, int] | None = None
+    """(N, channels, height, width); none for people's own."""
+    num_test: int = 0
+    """How many of the N are the official test set."""
 
 
 DATASETS: dict[str, Entry] = {
@@ -52,6 +56,8 @@ DATASETS: dict[str, Entry] = {
         "scikit-learn's 1,797 handwritten digits, embedded",
         read=read_digits,
         sha256="c8a9a6fe1d9d285300777aacf9666b7b81b3823095698f26d444bf13f13f519f",
+        shape=(1797, 1, 8, 8),
+        classes=tuple("0123456789"),
     ),
     "fashionmnist": Entry(
         "70,000 grey images of clothes, 28×28",
@@ -60,12 +66,16 @@ DATASETS: dict[str, Entry] = {
             "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
         ),
         sha256="97be8b7db2485cd019163180c11b1e241685c29c8c5974eefae6fc3a256982b0",
+        shape=(70_000, 1, 28, 28),
+        num_test=10_000,
     ),
     "cifar10": Entry(
         "60,000 colour images of things and animals, 32×32",
         origin=sources.CIFAR10,
         classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
         sha256="436aa52e72b85996599ebbd85a5c2c5535a248d4133848bf274066ee417c1aba",
+        shape=(60_000, 3, 32, 32),
+        num_test=10_000,
     ),
     "folder": Entry(
         "your own: a directory of class folders, or a Parquet file with the columns image and label",
@@ -102,6 +112,14 @@ def read_stored(name: str, root: Path) -> Dataset:
     if not path.is_file():
         raise DataError(f"{path} is not there.")
     return verify(Dataset(name, *store.read(path), entry.classes), entry.sha256)
+
+
+def summarize(name: str, root: Path | None = None) -> Summary:
+    """The summary of this data set; people's own data are read for it."""
+    entry = entry_of(name)
+    if entry.shape is not None and entry.sha256 is not None:
+        return Summary(name, entry.sha256, entry.shape, entry.num_test, len(entry.classes))
+    return load(name, root).summary
 
 
 def load(name: str, root: Path | None = None) -> Dataset:

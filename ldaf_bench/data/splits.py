@@ -15,12 +15,12 @@ import binascii
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ldaf_bench.data.dataset import DataError, Dataset
+from ldaf_bench.data.dataset import DataError
 from ldaf_bench.theory.seeds import named_seed
 
 Indices = NDArray[np.int64]
@@ -95,7 +95,25 @@ class Splits:
         return {"dataset": self.dataset, "num_data": self.num_data, "seed": self.seed, **parts}
 
 
-def split(dataset: Dataset, *, seed: int, certificate: float, test: float = 0.2) -> Splits:
+class Points(Protocol):
+    """What a split needs to know of data: a `Dataset`, or a `Summary` of one."""
+
+    @property
+    def sha256(self) -> str:
+        """The checksum."""
+
+    @property
+    def num_test(self) -> int:
+        """The size of the official test set."""
+
+    @property
+    def num_train(self) -> int:
+        """The number of other points."""
+
+    def __len__(self) -> int: ...
+
+
+def split(dataset: Points, *, seed: int, certificate: float, test: float = 0.2) -> Splits:
     """Draw a split: uniformly at random, not stratified, so that certificate points are i.i.d.
 
     `certificate` is a fraction of the points that are not test points, rounded to nearest (CIFAR-10: 0.2 for the

@@ -22,8 +22,8 @@ class Method:
 
     build: Callable[[PriorConfig, tuple[int, int, int], int], Classifier]
     """(configuration, shape of an image, number of classes) → a classifier with random weights."""
-    push: Callable[[Classifier, Tensor], Pushforward]
-    """(classifier in eval mode, uint8 images) → (M, G)."""
+    push: Callable[[Classifier, Tensor, float | None], tuple[Pushforward, Tensor]]
+    """(classifier in eval mode, uint8 images, Krylov tolerance) → (M, G) and the features that they are of."""
 
 
 METHODS: dict[str, Method] = {
@@ -42,11 +42,13 @@ def build(config: PriorConfig, shape: tuple[int, int, int], num_classes: int) ->
     return model
 
 
-def push_images(config: PriorConfig, model: Classifier, images: Tensor) -> Pushforward:
-    """(M, G) of uint8 images: BatchNorm in eval mode, no augmentation, float32 throughout, also in convolutions."""
+def push_images(
+    config: PriorConfig, model: Classifier, images: Tensor, tolerance: float | None = None
+) -> tuple[Pushforward, Tensor]:
+    """(M, G) and features of uint8 images: BatchNorm in eval mode, no augmentation, float32 also in convolutions."""
     model.eval()
     exact = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
     with torch.inference_mode(), exact:
-        pushed = METHODS[config.method].push(model, images)
+        pushed, features = METHODS[config.method].push(model, images, tolerance)
     require_finite("the mean logits", pushed.mean)
-    return pushed
+    return pushed, features

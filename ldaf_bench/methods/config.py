@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from ldaf_bench.data.dataset import DataError, Dataset
+from ldaf_bench.data.dataset import DataError, Dataset, Summary
 from ldaf_bench.data.datasets import DATASETS
 from ldaf_bench.data.splits import Splits, split
 from ldaf_bench.methods.recipe import Recipe, recipe_from
@@ -77,7 +77,7 @@ class PriorConfig(BaseModel):
         require_entry("flow", value, FLOWS)
         return value
 
-    def splits(self, dataset: Dataset) -> Splits:
+    def splits(self, dataset: Dataset | Summary) -> Splits:
         """The split that the configuration draws from its data set."""
         if dataset.name != self.dataset:
             raise DataError(f"The prior is one for {self.dataset}, and cannot be trained on {dataset.name}.")

@@ -15,9 +15,10 @@ def build(config: PriorConfig, shape: tuple[int, int, int], num_classes: int) ->
     return Classifier(config.backbone, shape, num_classes)
 
 
-def push_images(model: Classifier, images: Tensor) -> Pushforward:
-    """Logits without uncertainty: G has no columns."""
+def push_images(model: Classifier, images: Tensor, tolerance: float | None) -> tuple[Pushforward, Tensor]:
+    """Logits without uncertainty: G has no columns, and there are no nodes."""
     logits = model(images)
     num_data, num_classes = logits.shape
     error = torch.zeros(num_data, dtype=torch.float64, device=logits.device)
-    return Pushforward(logits, logits.new_empty(num_data, num_classes - 1, 0), error)
+    pushed = Pushforward(logits, logits.new_empty(num_data, num_classes - 1, 0), error)
+    return pushed, logits.new_empty(num_data, 0, num_classes)

@@ -14,7 +14,8 @@ def build(config: PriorConfig, shape: tuple[int, int, int], num_classes: int) ->
     return LDAFClassifier(config.backbone, shape, num_classes, config.num_nodes, config.flow, config.horizon)
 
 
-def push_images(model: Classifier, images: Tensor) -> Pushforward:
+def push_images(model: Classifier, images: Tensor, tolerance: float | None) -> tuple[Pushforward, Tensor]:
     """Network and flow, once per datum."""
     assert isinstance(model, LDAFClassifier)
-    return push(model.flow, model.flow_parameter, model.features(images), model.horizon)
+    features = model.features(images)
+    return push(model.flow, model.flow_parameter, features, model.horizon, tolerance=tolerance), features

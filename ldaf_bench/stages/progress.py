@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import ray
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 POLL_SECONDS = 0.5
 Result = TypeVar("Result")
@@ -92,7 +92,43 @@ class TrainingView:
                 )
 
 
-def follow(work: Callable[[], Result], board: Any, view: TrainingView) -> tuple[Result, dict[str, Any]]:
+class CountView:
+    """Shows how many of some things are done."""
+
+    def __init__(self, console: Console, what: str) -> None:
+        self.console, self.what = console, what
+        self.shown = 0
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self.task = self.bar.add_task(what, total=None)
+
+    def __enter__(self) -> CountView:
+        if self.console.is_terminal:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.console.is_terminal:
+            self.bar.stop()
+
+    def show(self, word: dict[str, Any]) -> None:
+        """Move the bar; elsewhere, a line for every tenth of the work."""
+        done, total, failed = word["done"], word["total"], word["failed"]
+        says = self.what + (f" ({failed} failed)" if failed else "")
+        self.bar.update(self.task, description=says, total=total, completed=done)
+        if not self.console.is_terminal and done > self.shown and (done * 10 // total > self.shown * 10 // total):
+            self.console.print(f"{says}: {done} of {total}", markup=False, highlight=False)
+            self.shown = done
+
+
+def follow(work: Callable[[], Result], board: Any, view: TrainingView | CountView) -> tuple[Result, dict[str, Any]]:
     """The result of `work` and the last word on the board, which is looked at every half second meanwhile.
 
     `work` runs in a thread of its own because Ctrl-C arrives in the main one, where Ray would answer it with exit

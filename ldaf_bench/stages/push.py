@@ -6,10 +6,10 @@ their place as they arrive, so that memory does not grow with the number of data
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import ray
@@ -18,57 +18,17 @@ from numpy.lib.format import open_memmap
 from rich.console import Console
 from rich.progress import track
 
-from ldaf_bench.artifacts import (
-    ArtifactError,
-    fingerprint,
-    if_valid,
-    read_manifest,
-    whole_directory,
-    write_manifest,
-)
+from ldaf_bench.artifacts import if_valid, whole_directory, write_manifest
 from ldaf_bench.data.dataset import Dataset
-from ldaf_bench.data.splits import Part, Splits, hash_indices, require_unseen
+from ldaf_bench.data.splits import Indices, Part, require_unseen
 from ldaf_bench.messages import printable
 from ldaf_bench.methods import push_images
+from ldaf_bench.methods.pushed import MANIFEST, Pushed, chosen, load_pushed, origin_of, pushed_path
 from ldaf_bench.methods.store import Prior
 from ldaf_bench.stages.session import Resources, device_of, fitted
-from ldaf_bench.theory.pushforward import Pushforward
 
-MANIFEST = "pushforward.json"
-ARRAYS = (*Pushforward._fields, "labels", "indices")
 SHARD = 500
 """Data per task: 8 MB of G at n = 50, c = 10."""
-
-
-@dataclass(frozen=True)
-class Pushed:
-    """(M, G, labels) as they were written; the tensors are memory-mapped."""
-
-    path: Path
-    pushforward: Pushforward
-    labels: torch.Tensor
-    record: dict[str, Any]
-    """The JSON file: which prior with which weights, which points of which data."""
-
-    @property
-    def mean_error(self) -> float:
-        """The 0-1 error of the mean classifier, the one without noise."""
-        return float((self.pushforward.mean.argmax(1) != self.labels).double().mean())
-
-
-def _origin(prior: Prior, splits: Splits, part: Part) -> dict[str, Any]:
-    """What a pushforward is one of: all of this is in its name."""
-    return {
-        "prior": prior.identity,
-        "weights": prior.weights_hash,
-        "part": part,
-        "dataset": splits.dataset,
-        "points": splits.hash(part),
-    }
-
-
-def _name(origin: dict[str, Any]) -> str:
-    return f"{origin['part']}-{fingerprint(origin)}"
 
 
 def push(
@@ -78,16 +38,21 @@ def push(
     store: Path,
     resources: Resources = Resources(),
     console: Console | None = None,
+    *,
+    tolerance: float | None = None,
+    at_most: int | None = None,
 ) -> Pushed:
     """The prior's pushforward on one part of the data: made unless it is under `store`, and stored there.
 
-    Refuses, with a `LeakError`, a prior that saw a certificate or test point.
+    `tolerance` is that of the Krylov spaces. `at_most` takes so many points at most, spread over the part: for what is
+    looked at on prior data. Refuses, with a `LeakError`, a prior that saw a certificate or test point.
     """
     console = console or Console()
     splits = prior.config.splits(dataset)
     require_unseen(prior.seen, splits)
-    origin = _origin(prior, splits, part)
-    path = store / "pushforwards" / prior.identity / _name(origin)
+    indices = chosen(splits, part, at_most)
+    origin = origin_of(prior, splits, part, tolerance, at_most)
+    path = pushed_path(store, origin)
 
     def say(sentence: str) -> None:
         console.print(printable(sentence), markup=False, highlight=False)
@@ -95,10 +60,11 @@ def push(
     found = if_valid(load_pushed, path, say)
     if found is not None:
         return found
-    indices: np.ndarray[Any, np.dtype[np.int64]] = getattr(splits, part)
+    begun = time.perf_counter()
     with whole_directory(path) as directory:
         arrays: dict[str, Any] = {}
-        for begin, results in _shards(prior, dataset, indices, fitted(resources), f"pushing the {part} part", console):
+        job = _Job(prior, tolerance, fitted(resources))
+        for begin, results in _shards(job, dataset, indices, f"pushing the {part} part", console):
             for name, result in results.items():
                 if name not in arrays:
                     whole = (len(indices), *result.shape[1:])
@@ -109,15 +75,27 @@ def push(
             array.flush()
         np.save(directory / "labels.npy", dataset.labels[indices])
         np.save(directory / "indices.npy", indices)
-        write_manifest(directory, MANIFEST, {**origin, "num_data": len(indices), "worst_error": worst})
+        write_manifest(
+            directory,
+            MANIFEST,
+            {**vars(origin), "num_data": len(indices), "worst_error": worst, "seconds": time.perf_counter() - begun},
+        )
     return load_pushed(path)
 
 
+class _Job(NamedTuple):
+    """What every shard's task needs besides its images."""
+
+    prior: Prior
+    tolerance: float | None
+    resources: Resources
+
+
 def _shards(
-    prior: Prior, dataset: Dataset, indices: Any, resources: Resources, title: str, console: Console
+    job: _Job, dataset: Dataset, indices: Indices, title: str, console: Console
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """(first place, arrays) of every shard as it is done; never more shards under way than twice the workers."""
-    held = ray.put(prior)
+    held, resources = ray.put(job), job.resources
     task = _push_shard.options(num_cpus=resources.cpus_per_worker, num_gpus=resources.gpus_per_worker)
     begins = range(0, len(indices), SHARD)
     waiting = iter(begins)
@@ -126,7 +104,7 @@ def _shards(
     def start() -> None:
         for begin in waiting:
             images = dataset.images[indices[begin : begin + SHARD]]
-            running[task.remote(held, images, resources)] = begin
+            running[task.remote(held, images)] = begin
             return
 
     try:
@@ -142,29 +120,9 @@ def _shards(
 
 
 @ray.remote(max_retries=3)
-def _push_shard(prior: Prior, images: np.ndarray[Any, np.dtype[np.uint8]], resources: Resources) -> dict[str, Any]:
+def _push_shard(job: _Job, images: np.ndarray[Any, np.dtype[np.uint8]]) -> dict[str, Any]:
     """(M, G) of one shard, in a worker."""
-    device = device_of(resources)
+    device = device_of(job.resources)
     batch = torch.from_numpy(images.copy()).to(device)
-    pushed = push_images(prior.config, prior.model().to(device), batch)
-    return {name: value.cpu().numpy() for name, value in pushed._asdict().items()}
-
-
-def load_pushed(path: Path) -> Pushed:
-    """Read a pushforward, memory-mapped, after checking its files, its name and its points."""
-    record = read_manifest(path, MANIFEST, frozenset(f"{name}.npy" for name in ARRAYS))
-    try:
-        # "c": copy on write, so that torch may have the memory and the file stays as it is.
-        arrays = {name: np.load(path / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in ARRAYS}
-        origin = {key: record[key] for key in ("prior", "weights", "part", "dataset", "points")}
-        indices = arrays.pop("indices")
-        named = path.name == _name(origin) and path.parent.name == origin["prior"]
-        right = named and hash_indices(origin["dataset"], indices) == origin["points"]
-        right = right and all(len(array) == len(indices) for array in arrays.values())
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(f"{path} does not hold a pushforward ({error}): delete it and push again.") from error
-    if not right:
-        raise ArtifactError(f"{path} holds another pushforward than its name says: delete it and push again.")
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    labels = tensors.pop("labels")
-    return Pushed(path, Pushforward(**tensors), labels, record)
+    pushed, features = push_images(job.prior.config, job.prior.model().to(device), batch, job.tolerance)
+    return {name: value.cpu().numpy() for name, value in {**pushed._asdict(), "features": features}.items()}

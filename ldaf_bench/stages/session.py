@@ -75,6 +75,11 @@ def ray_session(
         ray.shutdown()
 
 
+def ray_is_there() -> bool:
+    """Whether this process is connected to a Ray."""
+    return bool(ray.is_initialized())
+
+
 def fitted(resources: Resources) -> Resources:
     """The resources with every default filled in, after checking that the cluster's nodes can hold them."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]

@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ldaf_bench.artifacts import exclusive, if_valid
 from ldaf_bench.data.augment import Batches, check_batches
-from ldaf_bench.data.dataset import Dataset
+from ldaf_bench.data.dataset import Dataset, Summary
 from ldaf_bench.data.splits import Splits
 from ldaf_bench.messages import printable
 from ldaf_bench.methods import build
@@ -165,13 +165,13 @@ def curve_of(rows: list[Epoch], steps: int) -> list[dict[str, Any]]:
     ]
 
 
-def check(config: PriorConfig, dataset: Dataset, workers: int) -> None:
+def check(config: PriorConfig, data: Summary, workers: int) -> None:
     """Refuse, with a `ConfigError`, what no worker could train; cheap, and before anything starts."""
-    channels, height, width = dataset.images.shape[1:]
-    recipe, num_images = config.recipe, len(config.splits(dataset).prior)
+    channels, height, width = data.shape[1:]
+    recipe, num_images = config.recipe, len(config.splits(data).prior)
     try:
         check_batches(num_images, (height, width), recipe.batch_size, recipe.augmentation, workers)
-        build(config, (channels, height, width), dataset.num_classes)
+        build(config, (channels, height, width), data.num_classes)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -199,7 +199,7 @@ def train(
     with exclusive(run.with_suffix(".lock"), "Another process is training this prior already"):
         prior = if_valid(load_prior, path, say)  # perhaps another process just finished it
         if prior is None:
-            check(config, dataset, resources.workers)
+            check(config, dataset.summary, resources.workers)
             drop_broken(run, say)
             resources = fitted(resources)
             tensors, state = _train_on_ray(config, dataset, splits, run, resources, console)

@@ -29,11 +29,15 @@ class Budget:
     num_choices: int = 1
     """K: the certificates that could be picked, fixed before anything runs. Each prior counts, and `catoni` beside the
     others; `kl_exact`, `kl`, `lambda`, `quad` and `classic` of one prior follow from one event and count once."""
+    num_integrations: int | None = None
+    """Integrations that could be picked among; `None`: as many as choices. Several posteriors of one prior are one
+    choice to the bound, which holds for all of them at once, but an integration each."""
 
     def __post_init__(self) -> None:
         require_fraction("epsilon", self.epsilon)
         require_fraction("delta", self.delta)
         require_count("num_choices", self.num_choices)
+        require_count("num_integrations", self.num_choices if self.num_integrations is None else self.num_integrations)
         total = self.epsilon + self.delta
         require(total < 1, "epsilon + delta", "below 1", total)
 
@@ -44,8 +48,8 @@ class Budget:
 
     @property
     def delta_each(self) -> float:
-        """δ′/K, what one integration is run at."""
-        return self.delta / self.num_choices
+        """δ′ over the number of integrations, what one of them is run at."""
+        return self.delta / (self.num_integrations or self.num_choices)
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from ldaf_bench.artifacts import ArtifactError
 from ldaf_bench.data.splits import LeakError, Seen
 from ldaf_bench.methods import METHODS, build, push_images
 from ldaf_bench.methods.config import PriorConfig
+from ldaf_bench.methods.pushed import load_pushed
 from ldaf_bench.methods.store import load_prior, save_prior
 from ldaf_bench.stages import push as stage
-from ldaf_bench.stages.push import load_pushed, push
+from ldaf_bench.stages.push import push
 from ldaf_bench.stages.session import Resources
 from tests.priors import CONFIG, digits_splits
 
@@ -41,9 +42,10 @@ def test_shards_together_are_the_whole_in_order(cluster, tmp_path, monkeypatch, 
     dataset, splits = digits_splits()
     prior = prior_of(tmp_path, method=method)
     pushed = push(prior, dataset, "test", tmp_path, TWO)
-    expected = push_images(prior.config, prior.model(), torch.from_numpy(dataset.images[splits.test]))
+    expected, features = push_images(prior.config, prior.model(), torch.from_numpy(dataset.images[splits.test]))
     for name, value in expected._asdict().items():
         torch.testing.assert_close(getattr(pushed.pushforward, name), value, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(pushed.features, features, rtol=1e-4, atol=1e-5)
     assert torch.equal(pushed.labels, torch.from_numpy(dataset.labels[splits.test]))
     assert pushed.record["points"] == splits.hash("test")
     assert pushed.record["num_data"] == 359

@@ -1,0 +1,215 @@
+r"""sweep: all posteriors and cells of a plan as trials of Ray Tune. The only user of `ray.tune`.
+
+A trial is one posterior with all its cells, because integrating costs less than starting a process, and processes are
+kept from trial to trial. Every prior's (M, G) goes to the cluster once, as arrays of the object store that trials read
+without a copy. What a trial computes goes to the one process that writes, and is on disk before the trial ends:
+a sweep that was stopped goes on with what is missing.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from ray import tune
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from rich.console import Console
+
+from ldaf_bench.methods.pushed import Pushed
+from ldaf_bench.plan import PlannedCell, PlannedPosterior
+from ldaf_bench.results.store import StoredPosterior, posterior_hash, save_cell, save_convergence, save_posterior
+from ldaf_bench.stages.certify import (
+    Arrays,
+    Fitted,
+    Flow,
+    certify_cell,
+    certify_mean,
+    convergence,
+    fit_posterior,
+    peak_bytes,
+)
+from ldaf_bench.stages.progress import CountView, follow
+from ldaf_bench.suite import CellResources, Convergence
+from ldaf_bench.theory.pushforward import Pushforward
+
+Key = tuple[str, float | None]
+"""A prior and the Krylov tolerance of its pushforward."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one trial does: a posterior and its cells, or the cells of a prior's mean classifier."""
+
+    key: Key
+    source: str
+    """The name of the pushforward on the certificate part."""
+    cells: tuple[PlannedCell, ...]
+    there: Mapping[str, str]
+    """Cells that are on disk already, and the hash of the posterior that they are of."""
+    posterior: PlannedPosterior | None = None
+    stored: StoredPosterior | None = None
+    """The posterior, if it is on disk already."""
+    convergence: tuple[str, Convergence] | None = None
+    """Name and settings of a convergence run."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What the trials of one prior have in common: references to arrays in the object store."""
+
+    certificate: Any
+    test: Any
+    prior: Any
+    """Prior data, for the covariance `scaled`; or none."""
+    flow: Flow | None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A job that could not be done."""
+
+    job: int
+    message: str
+
+
+def share(pushed: Pushed) -> Any:
+    """Put a pushforward into the object store."""
+    arrays = {**pushed.pushforward._asdict(), "features": pushed.features, "labels": pushed.labels}
+    return ray.put({name: tensor.numpy() for name, tensor in arrays.items()})
+
+
+def _arrays(reference: Any) -> Arrays:
+    """The same arrays in a trial, without a copy."""
+    found = ray.get(reference)
+    with warnings.catch_warnings():
+        # They are read-only, and nothing here writes to data.
+        warnings.simplefilter("ignore", UserWarning)
+        tensors = {name: torch.from_numpy(array) for name, array in found.items()}
+    features, labels = tensors.pop("features"), tensors.pop("labels")
+    return Arrays(Pushforward(**tensors), features, labels)
+
+
+@ray.remote(num_cpus=0, max_restarts=0)
+class Writer:
+    """The one process that writes results; on the driver's node, where the store is."""
+
+    def __init__(self, store: str, total: int) -> None:
+        self.store = Path(store)
+        self.done, self.total = 0, total
+        self.failures: list[Failure] = []
+
+    def posterior(self, job: Job, fitted: Fitted) -> None:
+        """Write a posterior."""
+        assert job.posterior is not None
+        save_posterior(self.store, job.posterior, job.source, *fitted)
+
+    def cell(self, cell: PlannedCell, source: str, posterior: str, rows: list[dict[str, Any]]) -> None:
+        """Write a cell."""
+        save_cell(self.store, cell, source, posterior, rows)
+
+    def convergence(self, identity: str, source: str, rows: list[dict[str, Any]]) -> None:
+        """Write a convergence run."""
+        save_convergence(self.store, identity, source, rows)
+
+    def finished(self, job: int, failure: str | None) -> None:
+        """Take note of the end of a job."""
+        self.done += 1
+        if failure is not None:
+            self.failures.append(Failure(job, failure))
+
+    def read(self) -> dict[str, Any]:
+        """How far the sweep is."""
+        return {"done": self.done, "total": self.total, "failed": len(self.failures)}
+
+    def all_failures(self) -> list[Failure]:
+        """The jobs that could not be done."""
+        return self.failures
+
+
+def run_job(job: Job, shared: Shared, writer: Any) -> None:
+    """Fit, integrate, certify; each result is written before the next is begun."""
+    certificate = _arrays(shared.certificate)
+    if job.posterior is None:
+        for cell in job.cells:
+            if cell.identity not in job.there:
+                ray.get(writer.cell.remote(cell, job.source, "", certify_mean(cell, certificate)))
+        return
+    assert shared.flow is not None
+    if job.stored is None:
+        prior_data = None if shared.prior is None else _arrays(shared.prior)
+        fitted = fit_posterior(job.posterior, certificate, _arrays(shared.test), prior_data)
+        ray.get(writer.posterior.remote(job, fitted))
+    else:
+        fitted = Fitted(*job.stored)
+    posterior = posterior_hash(fitted.start, fitted.gaussian)
+    for cell in job.cells:
+        if job.there.get(cell.identity) != posterior:
+            rows = certify_cell(cell, fitted, certificate, shared.flow)
+            rows = [{**row, "peak_bytes": peak_bytes()} for row in rows]
+            ray.get(writer.cell.remote(cell, job.source, posterior, rows))
+    if job.convergence is not None:
+        identity, asked = job.convergence
+        rows = convergence(
+            fitted, certificate, asked.integrator, asked.num_points, asked.repeats, asked.reference_points
+        )
+        ray.get(writer.convergence.remote(identity, job.source, rows))
+
+
+def trial(config: dict[str, Any], jobs: Sequence[Job], shared: Mapping[Key, Shared], writer: Any, threads: int) -> None:
+    """A trial of Ray Tune."""
+    torch.set_num_threads(threads)
+    job, failure = jobs[config["job"]], None
+    try:
+        run_job(job, shared[job.key], writer)
+    except Exception as error:
+        # A cell that cannot be computed is a row of the results that says so, and no reason to stop.
+        failure = f"{type(error).__name__}: {error}"
+    ray.get(writer.finished.remote(config["job"], failure))
+    tune.report({"failed": failure is not None})
+
+
+def sweep(
+    jobs: Sequence[Job], shared: Mapping[Key, Shared], store: Path, resources: CellResources, console: Console
+) -> list[Failure]:
+    """Run all jobs; returns those that failed."""
+    if not jobs:
+        return []
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    writer = Writer.options(scheduling_strategy=here).remote(str(store.resolve()), len(jobs))  # type: ignore[attr-defined]
+    trainable = tune.with_resources(
+        tune.with_parameters(trial, jobs=list(jobs), shared=dict(shared), writer=writer, threads=resources.cpus),
+        {"CPU": resources.cpus, "GPU": resources.gpus},
+    )
+    place = Path(tempfile.mkdtemp(prefix="ldaf_bench_tune_"))
+    try:
+        tuner = tune.Tuner(
+            trainable,
+            param_space={"job": tune.grid_search(list(range(len(jobs))))},
+            tune_config=tune.TuneConfig(reuse_actors=True, max_concurrent_trials=resources.at_once or None),
+            run_config=tune.RunConfig(
+                name="sweep",
+                storage_path=str(place),
+                verbose=0,
+                failure_config=tune.FailureConfig(max_failures=2),
+            ),
+        )
+        results, _ = follow(tuner.fit, writer, CountView(console, "cells"))
+        failures = ray.get(writer.all_failures.remote())
+        known = {failure.job for failure in failures}
+        # What ended without a word: a process that was killed too often.
+        for result in results:
+            job = int(result.config["job"])
+            if result.error is not None and job not in known:
+                failures.append(Failure(job, f"The process was lost: {str(result.error).strip().splitlines()[-1]}"))
+        return sorted(failures, key=lambda failure: failure.job)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+        if ray.is_initialized():
+            ray.kill(writer)

@@ -1,0 +1,135 @@
+"""Do the certificates hold up? `python -m ldaf_bench.verify results/digits [--store store] [--root data]`
+
+Reads plan, Parquet and artifacts, checks every checksum, makes the plan again from the suite, and computes KL, bounds,
+risks and some of the pushforward once more along a slow dense path in float64. Exit code 0 if all agrees, 1 with a
+sentence if not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+from rich.console import Console
+
+from ldaf_bench.artifacts import ArtifactError
+from ldaf_bench.data.dataset import DataError, Dataset
+from ldaf_bench.data.datasets import load, summarize
+from ldaf_bench.messages import printable
+from ldaf_bench.methods.pushed import Pushed, load_pushed, origin_of, pushed_path
+from ldaf_bench.methods.store import load_prior, prior_path
+from ldaf_bench.plan import Plan, make_plan
+from ldaf_bench.results.collect import CURVES_FILE, RESULTS_FILE, Sources, collect, tolerance_of
+from ldaf_bench.results.store import cell_path, load_cell, load_posterior, posterior_hash, posterior_path
+from ldaf_bench.suite import Suite, SuiteError
+from ldaf_bench.verify.checks import VerifyError, check_mean, check_prior, check_pushforward, check_risk, check_row
+
+Checked = Literal["certificate", "test"]
+PROVENANCE = {"commit"}
+"""Columns that say who collected, and may differ."""
+
+
+def read_plan(folder: Path, root: Path) -> Plan:
+    """The plan, made again from the suite that was run; it must name the same cells."""
+    try:
+        content = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+        plan = make_plan(Suite.model_validate(content["suite"]), summarize(content["suite"]["data"]["dataset"], root))
+    except (OSError, ValueError, KeyError, TypeError, ValidationError, SuiteError) as error:
+        raise VerifyError(f"{folder / 'plan.json'} is not a plan ({error}).") from error
+    if plan.describe() != content:
+        raise VerifyError(f"{folder / 'plan.json'} is not the plan that its suite makes.")
+    return plan
+
+
+def read_sources(plan: Plan, store: Path, dataset: Dataset | None) -> dict[tuple[str, float | None], Sources]:
+    """Every prior and pushforward, checked."""
+    sources = {}
+    for planned in plan.priors:
+        prior = load_prior(prior_path(store, planned.identity))
+        check_prior(planned, prior)
+        for tolerance in plan.suite.pushforwards.tolerance:
+            parts: list[Pushed] = []
+            for part in get_args(Checked):
+                pushed = load_pushed(pushed_path(store, origin_of(prior, planned.splits, part, tolerance, None)))
+                check_pushforward(prior, pushed, dataset)
+                parts.append(pushed)
+            sources[planned.identity, tolerance] = Sources(prior, *parts)
+    return sources
+
+
+def check_cells(plan: Plan, store: Path, sources: dict[tuple[str, float | None], Sources]) -> int:
+    """Every certificate of every cell; returns how many."""
+    count = 0
+    for cell in plan.cells:
+        certificate = sources[cell.prior, tolerance_of(cell, plan)].certificate
+        record = load_cell(cell_path(store, cell.identity), certificate.path.name)
+        if cell.posterior is None:
+            for row in record["rows"]:
+                check_mean(cell, row, certificate)
+        else:
+            posterior = load_posterior(posterior_path(store, cell.posterior.identity), certificate.path.name)
+            if record["posterior"] != posterior_hash(posterior.start, posterior.gaussian):
+                raise VerifyError(f"Cell {cell.identity} is of another posterior than the one there is.")
+            check_risk(cell, record["rows"][0], posterior, certificate)
+            for row in record["rows"]:
+                check_row(cell, row, posterior, certificate)
+        expected = len(cell.bounds) * len(cell.epsilons)
+        if len(record["rows"]) != expected:
+            raise VerifyError(f"Cell {cell.identity} has {len(record['rows'])} rows instead of {expected}.")
+        count += expected
+    return count
+
+
+def check_tables(folder: Path, results: pa.Table, curves: pa.Table) -> None:
+    """The Parquet files hold what the artifacts say, row by row."""
+    for name, expected in ((RESULTS_FILE, results), (CURVES_FILE, curves)):
+        try:
+            stored = pq.read_table(folder / name)
+        except (OSError, pa.ArrowException) as error:
+            raise VerifyError(f"{folder / name} cannot be read ({error}): run the suite again.") from error
+        if stored.column_names != expected.column_names:
+            raise VerifyError(f"{folder / name} has other columns than a record has.")
+        for column in expected.column_names:
+            if column not in PROVENANCE and not stored[column].equals(expected[column]):
+                raise VerifyError(f"{folder / name}: the column {column} is not what the artifacts say.")
+
+
+def verify(folder: Path, store: Path, root: Path) -> str:
+    """Check everything; returns a sentence about what was checked."""
+    plan = read_plan(folder, root)
+    try:
+        dataset = load(plan.summary.name, root)
+    except DataError:
+        dataset = None
+    sources = read_sources(plan, store, dataset)
+    count = check_cells(plan, store, sources)
+    check_tables(folder, *collect(plan, store, sources, {}))
+    without = "" if dataset is not None else " The data are not here, so that the network was not run again."
+    return f"{count} certificates of {len(plan.cells)} cells and {len(plan.priors)} priors agree.{without}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Verify a results folder; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m ldaf_bench.verify", description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path, help="a results folder, like results/digits")
+    parser.add_argument("--store", type=Path, default=Path("store"), help="where the artifacts are (default: store)")
+    parser.add_argument("--root", type=Path, default=Path("data"), help="where the data are (default: data)")
+    options = parser.parse_args(arguments)
+    try:
+        sentence = verify(options.folder, options.store, options.root)
+    except (VerifyError, ArtifactError, DataError) as error:
+        print(f"NOT verified: {printable(' '.join(str(error).split()))}", file=sys.stderr)
+        return 1
+    Console().print(sentence, markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

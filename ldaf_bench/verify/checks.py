@@ -1,0 +1,176 @@
+"""The checks: each returns nothing, or raises `VerifyError` with a sentence about the first thing that is wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import scipy.special
+import torch
+
+from ldaf_bench.data.dataset import Dataset
+from ldaf_bench.data.splits import require_unseen
+from ldaf_bench.methods.pushed import Pushed
+from ldaf_bench.methods.store import Prior
+from ldaf_bench.models.classifier import LDAFClassifier
+from ldaf_bench.plan import PlannedCell, PlannedPrior
+from ldaf_bench.results.store import StoredPosterior
+from ldaf_bench.theory.bounds import CATONI_GRID
+from ldaf_bench.theory.integrate import CERTIFYING, integrate, problem
+from ldaf_bench.verify import dense
+
+SAMPLE = 8
+"""So many data of every pushforward are computed again by dense matrix exponentials."""
+
+
+class VerifyError(Exception):
+    """Something does not hold."""
+
+
+def _require(condition: bool, sentence: str) -> None:
+    if not condition:
+        raise VerifyError(sentence)
+
+
+def check_prior(planned: PlannedPrior, prior: Prior) -> None:
+    """The prior is the planned one, and saw no certificate and no test point."""
+    require_unseen(prior.seen, planned.splits)
+    seen = prior.seen.indices()
+    _require(np.array_equal(seen, planned.splits.prior), f"Prior {prior.identity} saw other points than were planned.")
+    described = prior.record["splits"]
+    _require(described == planned.splits.describe(), f"Prior {prior.identity} carries the hashes of another split.")
+
+
+def check_pushforward(prior: Prior, pushed: Pushed, dataset: Dataset | None) -> None:
+    """M and G of some data are those of the dense flow on the stored features, and these those of the network."""
+    model = prior.model()
+    indices = np.load(pushed.path / "indices.npy", allow_pickle=False)
+    chosen = np.linspace(0, len(indices) - 1, min(SAMPLE, len(indices))).astype(int)
+    name = f"The pushforward {pushed.path.name} of prior {prior.identity}"
+    if dataset is not None:
+        _require(
+            np.array_equal(dataset.labels[indices], pushed.labels.numpy()),
+            f"{name} has labels that are not the data's.",
+        )
+    if not isinstance(model, LDAFClassifier):
+        return
+    features = pushed.features[chosen]
+    if dataset is not None:
+        with torch.inference_mode():
+            again = model.features(torch.from_numpy(dataset.images[indices[chosen]]))
+        gap = float((again - features).abs().max() / features.abs().max().clamp_min(1))
+        _require(gap < 1e-3, f"{name} has features that are not the network's: they differ by {gap:.1e}.")
+    parameter = model.flow_parameter.detach().double().numpy()
+    mean, rows = dense.pushforward(model.flow, parameter, features.double().numpy(), model.horizon)
+    allowed = 1e-4 + 2 * float(pushed.pushforward.error[chosen].max())
+    for what, exact, stored in (
+        ("M", mean, pushed.pushforward.mean[chosen]),
+        ("G", rows, pushed.pushforward.rows[chosen]),
+    ):
+        gap = float(np.abs(exact - stored.double().numpy()).max())
+        scale = max(1.0, float(np.abs(exact).max()))
+        _require(gap <= allowed * scale, f"{name} has a wrong {what}: it differs by {gap:.1e} from the dense flow.")
+
+
+def check_row(cell: PlannedCell, row: Mapping[str, Any], posterior: StoredPosterior, certificate: Pushed) -> None:
+    """One certificate of the stochastic classifier: KL, risk, bound and what was paid for it."""
+    name = f"Cell {cell.identity}, bound {row['bound']}"
+    check_paid(cell, row, name)
+    num_data = len(certificate.labels)
+    kl = dense.kl(posterior.gaussian.factor().double().numpy(), posterior.start.factor().double().numpy())
+    _require(abs(kl - row["kl"]) <= 1e-6 * max(1.0, abs(kl)), f"{name}: KL is {kl:.9g}, not {row['kl']:.9g}.")
+    guaranteed = row["risk_upper"] is not None
+    _require(
+        row["certified"] == guaranteed and (not guaranteed or cell.integrator in CERTIFYING),
+        f"{name} says certified = {row['certified']}, which {cell.integrator} does not allow.",
+    )
+    risk = row["risk_upper"] if guaranteed else row["risk"]
+    value = min(1.0, slow_bound(row["bound"], risk, row["kl"], num_data, row["epsilon"] / cell.num_priors))
+    _require(abs(value - row["value"]) <= 1e-7, f"{name}: the bound is {value:.9g}, not {row['value']:.9g}.")
+
+
+def check_risk(cell: PlannedCell, row: Mapping[str, Any], posterior: StoredPosterior, certificate: Pushed) -> None:
+    """The risk that the certificates of a cell rest on, against an accurate estimate at points of its own."""
+    pushed = type(certificate.pushforward)(*(part.double() for part in certificate.pushforward))
+    integrals = problem(pushed, posterior.gaussian, certificate.labels)
+    estimate = float(integrate("conditional", integrals, num_points=1024, seed=-7).value)
+    name = f"Cell {cell.identity}"
+    # How far an estimate with q points per datum may be off: six standard errors of plain sampling.
+    draws = max(1, len(certificate.labels) * max(cell.num_points, 1))
+    noise = 6 * math.sqrt(max(estimate * (1 - estimate), 1 / draws) / draws) + 1e-4
+    if row["risk_upper"] is not None:
+        _require(
+            row["risk_upper"] >= estimate - noise,
+            f"{name}: the risk is about {estimate:.6f}, above its guarantee {row['risk_upper']:.6f}.",
+        )
+    if cell.integrator != "bonferroni":
+        _require(
+            abs(row["risk"] - estimate) <= noise, f"{name}: the risk is about {estimate:.6f}, not {row['risk']:.6f}."
+        )
+
+
+def check_mean(cell: PlannedCell, row: Mapping[str, Any], certificate: Pushed) -> None:
+    """One certificate of the mean classifier."""
+    name = f"Cell {cell.identity}, bound {row['bound']}"
+    check_paid(cell, row, name)
+    wrong, num_data = round(certificate.mean_error * len(certificate.labels)), len(certificate.labels)
+    epsilon = row["epsilon"] / cell.num_priors
+    if row["bound"] == "test_set":
+        # The defining identity: P(Bin(m, p) ≤ errors) = ε.
+        chance = float(scipy.special.bdtr(wrong, num_data, row["value"])) if wrong < num_data else epsilon
+        _require(abs(chance - epsilon) <= 1e-6, f"{name}: {wrong} errors in {num_data} do not give {row['value']:.6f}.")
+    else:
+        value = min(1.0, kl_inverse(wrong / num_data, math.log(1 / epsilon) / num_data))
+        _require(abs(value - row["value"]) <= 1e-7, f"{name}: the bound is {value:.9g}, not {row['value']:.9g}.")
+
+
+def check_paid(cell: PlannedCell, row: Mapping[str, Any], name: str) -> None:
+    """What was paid for choosing is what the plan says."""
+    for column in ("num_priors", "num_integrations", "delta"):
+        _require(
+            row[column] == getattr(cell, column),
+            f"{name} paid for {column} = {row[column]}, but the plan says {getattr(cell, column)}.",
+        )
+    _require(row["epsilon"] in cell.epsilons, f"{name} is at an ε of {row['epsilon']}, which is not in the plan.")
+
+
+def kl_inverse(risk: float, complexity: float) -> float:
+    """sup{p ≥ r : kl(r‖p) ≤ C}, by bisection in plain Python."""
+
+    def excess(p: float) -> float:
+        left = risk * math.log(risk / p) if risk > 0 else 0.0
+        right = (1 - risk) * math.log((1 - risk) / (1 - p)) if risk < 1 else 0.0
+        return left + right - complexity
+
+    low, high = risk, 1.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        if middle in (low, high) or middle >= 1:
+            break
+        low, high = (middle, high) if excess(middle) <= 0 else (low, middle)
+    return high
+
+
+def slow_bound(bound: str, risk: float, kl: float, num_data: int, epsilon: float) -> float:
+    """Every bound, written down once more, in plain Python."""
+    penalty = (kl + math.log(2 * math.sqrt(num_data) / epsilon)) / num_data
+    if bound == "kl":
+        return kl_inverse(risk, penalty)
+    if bound == "kl_exact":
+        counts = np.arange(num_data + 1)
+        logs = scipy.special.gammaln(num_data + 1) - scipy.special.gammaln(counts + 1)
+        logs = logs - scipy.special.gammaln(num_data - counts + 1)
+        logs = logs + scipy.special.xlogy(counts, counts / num_data)
+        logs = logs + scipy.special.xlogy(num_data - counts, 1 - counts / num_data)
+        exact = (kl + float(scipy.special.logsumexp(logs)) - math.log(epsilon)) / num_data
+        return kl_inverse(risk, exact)
+    if bound in ("lambda", "quad"):
+        return (math.sqrt(risk + penalty / 2) + math.sqrt(penalty / 2)) ** 2
+    if bound == "classic":
+        return risk + math.sqrt(penalty / 2)
+    if bound == "catoni":
+        union = (kl + math.log(len(CATONI_GRID) / epsilon)) / num_data
+        return min(-math.expm1(-beta * risk - union) / -math.expm1(-beta) for beta in CATONI_GRID)
+    raise VerifyError(f"The bound {bound} is not known here: write it down in `verify.checks.slow_bound` too.")

@@ -1,0 +1,108 @@
+"""Slow, dense, obviously right twins of the package's fast paths, in numpy's float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+def softmax(features: Array) -> Array:
+    """Over the last axis."""
+    shifted = np.exp(features - features.max(-1, keepdims=True))
+    return shifted / shifted.sum(-1, keepdims=True)
+
+
+def replicator_matrix(state: Array) -> Array:
+    """R for a state (n, c), block diagonal, N × N."""
+    return scipy.linalg.block_diag(*(np.diag(s) - np.outer(s, s) for s in state))
+
+
+def projection_matrix(num_nodes: int, num_classes: int) -> Array:
+    """Π₀ on all nodes, N × N."""
+    return np.asarray(np.kron(np.eye(num_nodes), np.eye(num_classes) - 1 / num_classes), dtype=np.float64)
+
+
+def basis(num_classes: int) -> Array:
+    """P, of shape (c, c−1)."""
+    return np.vstack([np.eye(num_classes - 1), -np.ones(num_classes - 1)])
+
+
+def full_omega(flow: str, parameter: Array, num_classes: int) -> Array:
+    """Ω of `daf` or `sflow`, N × N."""
+    if flow == "sflow":
+        return np.asarray(np.kron(parameter, np.eye(num_classes)), dtype=np.float64)
+    size = parameter.shape[0] * parameter.shape[1]
+    return parameter.reshape(size, size)
+
+
+def generator(flow: str, parameter: Array, features: Array) -> tuple[Array, Array]:
+    """A = Π₀ΩR and b = Π₀Ωs of one datum (n, c)."""
+    num_nodes, num_classes = features.shape
+    state = softmax(features)
+    omega = projection_matrix(num_nodes, num_classes) @ full_omega(flow, parameter, num_classes)
+    return omega @ replicator_matrix(state), omega @ state.ravel()
+
+
+def propagate(a: Array, b: Array, horizon: float) -> tuple[Array, Array]:
+    """e^{TA} and Tφ(TA)b, from one exponential of the augmented matrix."""
+    size = len(b)
+    augmented = np.zeros((size + 1, size + 1))
+    augmented[:size, :size], augmented[:size, size] = a, b
+    exponential = scipy.linalg.expm(horizon * augmented)
+    return exponential[:size, :size], exponential[:size, size]
+
+
+def linear_map(weight: Array) -> Array:
+    """L of the `linear` flow as a c × N matrix."""
+    num_classes, num_nodes, _ = weight.shape
+    centre = np.eye(num_classes) - 1 / num_classes
+    matrix = centre @ weight.reshape(num_classes, -1) @ projection_matrix(num_nodes, num_classes)
+    matrix[:, :num_classes] += np.eye(num_classes)
+    return matrix
+
+
+def class_map(flow: str, parameter: Array, features: Array, horizon: float) -> tuple[Array, Array]:
+    """(K, k) such that the logits from the start v₀ are K v₀ + k, for one datum."""
+    num_classes = features.shape[1]
+    if flow == "linear":
+        matrix = linear_map(parameter)
+        return matrix, matrix @ features.ravel()
+    exponential, shift = propagate(*generator(flow, parameter, features), horizon)
+    return exponential[:num_classes], features[0] + shift[:num_classes]
+
+
+def pushforward(flow: str, parameter: Array, features: Array, horizon: float) -> tuple[Array, Array]:
+    """M (m, c) and Gᵀ (m, c−1, n(c−1))."""
+    num_nodes, num_classes = features.shape[1:]
+    lift = np.kron(np.eye(num_nodes), basis(num_classes))
+    maps = [class_map(flow, parameter, datum, horizon) for datum in features]
+    return np.stack([k for _, k in maps]), np.stack([matrix[:-1] @ lift for matrix, _ in maps])
+
+
+def kl(b_posterior: Array, b_prior: Array) -> float:
+    """KL(N(0, B₁B₁ᵀ) ‖ N(0, B₀B₀ᵀ)) from dense factors."""
+    one, zero = b_posterior @ b_posterior.T, b_prior @ b_prior.T
+    trace = np.trace(np.linalg.solve(zero, one))
+    return 0.5 * (trace - len(one) + np.linalg.slogdet(zero)[1] - np.linalg.slogdet(one)[1])
+
+
+def monte_carlo(
+    mean: Array, factor: Array, labels: NDArray[np.int64], num_draws: int, seed: int
+) -> tuple[Array, Array, Array]:
+    """0-1 risk and cross-entropy of every datum by plain sampling, and the latter's standard error."""
+    rng = np.random.default_rng(seed)
+    num_classes = mean.shape[1]
+    zero_one, entropy, error = [], [], []
+    for m, h, y in zip(mean, factor, labels, strict=True):
+        noise = rng.standard_normal((num_draws, num_classes - 1))
+        logits = m + noise @ (basis(num_classes) @ h).T
+        rivals = np.delete(logits, y, axis=1)
+        zero_one.append((rivals.max(1) >= logits[:, y]).mean())
+        top = logits.max(1)
+        loss = top + np.log(np.exp(logits - top[:, None]).sum(1)) - logits[:, y]
+        entropy.append(loss.mean())
+        error.append(loss.std() / np.sqrt(num_draws))
+    return np.array(zero_one), np.array(entropy), np.array(error)

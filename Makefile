@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install test check prior selfcheck simulate speed lock clean
+.PHONY: help install run test check verify schema prior selfcheck simulate speed lock clean
 
 help:  ## What there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -18,6 +18,16 @@ install: .venv/.installed  ## Make the virtual environment from the lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
+run: install  ## The main job on the embedded digits: priors, posteriors, certificates, report; minutes on two cores
+	$(BIN)/python -m ldaf_bench.run suites/digits.yaml
+	@echo 'Open results/digits/report.html in a browser.'
+
+verify: install  ## Check the certificates of `make run` again, along a slow dense path
+	$(BIN)/python -m ldaf_bench.verify results/digits
+
+schema: install  ## Write the JSON Schema of suite files, for editors
+	$(BIN)/python -c 'import json; from ldaf_bench.suite import Suite; print(json.dumps(Suite.model_json_schema(), indent=1))' > suites/schema.json
+
 check: install  ## Lint, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -29,7 +39,17 @@ test: check  ## All of `check`, then all tests
 prior: install  ## Train a prior on the embedded digits and push it forward, half a minute
 	$(BIN)/python -m ldaf_bench.prior suites/priors/digits.yaml
 
-selfcheck: install  ## Does this machine compute what it should?
+selfrun: install  ## The main job on the embedded digits: priors, posteriors, certificates, report; minutes on two cores
+	$(BIN)/python -m ldaf_bench.run suites/digits.yaml
+	@echo 'Open results/digits/report.html in a browser.'
+
+verify: install  ## Check the certificates of `make run` again, along a slow dense path
+	$(BIN)/python -m ldaf_bench.verify results/digits
+
+schema: install  ## Write the JSON Schema of suite files, for editors
+	$(BIN)/python -c 'import json; from ldaf_bench.suite import Suite; print(json.dumps(Suite.model_json_schema(), indent=1))' > suites/schema.json
+
+check: install  ## Does this machine compute what it should?
 	$(BIN)/python -m ldaf_bench.selfcheck
 
 simulate: install  ## Do the certificates hold? 2000 data sets, about ten minutes on two cores

@@ -103,7 +103,7 @@ class Plan:
         paid = {(cell.num_priors, cell.num_integrations) for cell in self.cells if cell.posterior is not None}
         return {
             "suite": self.suite.model_dump(mode="json"),
-            "dataset": asdict(self.summary),
+            "dataset": {**asdict(self.summary), "shape": list(self.summary.shape)},
             "priors": {prior.identity: prior.config.model_dump(mode="json") for prior in self.priors},
             "num_posteriors": len(self.posteriors),
             "cells": [cell.identity for cell in self.cells],

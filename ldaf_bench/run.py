@@ -30,7 +30,7 @@ from ldaf_bench.methods.store import Prior, load_prior, prior_path
 from ldaf_bench.methods.training import DivergenceError
 from ldaf_bench.models.classifier import LDAFClassifier
 from ldaf_bench.plan import Plan, PlannedPosterior, PlannedPrior, make_plan
-from ldaf_bench.report import report
+from ldaf_bench.report.folder import report
 from ldaf_bench.results.collect import (
     CURVES_FILE,
     RESULTS_FILE,

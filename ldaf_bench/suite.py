@@ -95,7 +95,7 @@ class Priors(Section):
     """Entries of BACKBONES."""
     flow: Axis[str] = ("daf",)
     """Entries of FLOWS."""
-    num_nodes: Axis[Count] = (50,)
+    num_nodes: Axis[Annotated[int, Field(ge=1, le=10_000, strict=True)]] = (50,)
     """n."""
     horizon: Axis[Positive] = (1.0,)
     """T."""

@@ -46,7 +46,7 @@ class PriorConfig(BaseModel):
     """An entry of BACKBONES."""
     flow: str = "daf"
     """An entry of FLOWS."""
-    num_nodes: int = Field(50, ge=1)
+    num_nodes: int = Field(50, ge=1, le=10_000)
     """n: nodes of the flow."""
     horizon: float = Field(1.0, gt=0, allow_inf_nan=False)
     """T: how long the flow runs."""

@@ -36,12 +36,15 @@ from ldaf_bench.methods import build
 from ldaf_bench.methods.config import PriorConfig
 from ldaf_bench.methods.store import Prior, load_prior, prior_id, prior_path, save_prior
 from ldaf_bench.methods.training import DivergenceError, Epoch, Training
+from ldaf_bench.models.backbones import BACKBONES
 from ldaf_bench.stages.progress import Board, TrainingView, follow
 from ldaf_bench.stages.session import Resources, device_of, fitted, workers_have_cuda
 
 TENSORS, STATE = "training.safetensors", "training.json"
 MAX_FAILURES = 3
 """So often may workers be lost between two starts of the driver."""
+LARGEST_STATE = 20_000
+"""n c of the dense flow: its Ω takes 1.6 GB then, its momentum as much again."""
 WORD_SECONDS = 0.5
 """Worker 0 says how far it is at most this often."""
 
@@ -171,9 +174,15 @@ def check(config: PriorConfig, data: Summary, workers: int) -> None:
     recipe, num_images = config.recipe, len(config.splits(data).prior)
     try:
         check_batches(num_images, (height, width), recipe.batch_size, recipe.augmentation, workers)
-        build(config, (channels, height, width), data.num_classes)
+        BACKBONES[config.backbone](channels, (height, width))
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    size = config.num_nodes * data.num_classes
+    if config.method == "ldaf" and config.flow == "daf" and size > LARGEST_STATE:
+        raise ConfigError(
+            f"{config.num_nodes} nodes of {data.num_classes} classes are too many for daf, whose fitness has "
+            f"(n c)² = {size**2} entries: lower num_nodes, or use sflow."
+        )
 
 
 def train(

@@ -177,7 +177,9 @@ class Run:
             return
         self.start_ray()
         self.say(f"Fitting and certifying: {len(jobs)} posteriors and mean classifiers.")
-        for failure in sweep(jobs, self.shared(jobs), self.store, self.plan.suite.resources.cells, self.console):
+        suite = self.plan.suite
+        shared = self.shared(jobs)
+        for failure in sweep(jobs, shared, self.store, suite.resources.cells, self.console, suite.search):
             job = jobs[failure.job]
             for cell in job.cells:
                 path = cell_path(self.store, cell.identity)

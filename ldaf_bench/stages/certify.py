@@ -8,6 +8,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from ldaf_bench.theory.certificate import Budget, certify
 from ldaf_bench.theory.covariances import PriorData, initial_covariance
 from ldaf_bench.theory.gaussian import Gaussian
 from ldaf_bench.theory.integrate import flow_draw, integrate, problem
-from ldaf_bench.theory.posterior import FitSettings, Posterior, fit
+from ldaf_bench.theory.posterior import Alternation, FitSettings, Posterior, fit
 from ldaf_bench.theory.pushforward import Pushforward
 
 ACCURATE_POINTS = 256
@@ -63,7 +64,11 @@ def gibbs_risk(arrays: Arrays, gaussian: Gaussian) -> float:
 
 
 def fit_posterior(
-    planned: PlannedPosterior, certificate: Arrays, test: Arrays, prior_data: Arrays | None = None
+    planned: PlannedPosterior,
+    certificate: Arrays,
+    test: Arrays,
+    prior_data: Arrays | None = None,
+    watch: Callable[[Alternation], None] = lambda alternation: None,
 ) -> Fitted:
     """Start the covariance and fit it on the certificate part, which the bound allows for every posterior at once."""
     begin = time.perf_counter()
@@ -83,7 +88,7 @@ def fit_posterior(
             batch_size=planned.batch_size,
             seed=planned.seed,
         )
-        fitted = fit(certificate.pushforward, certificate.labels, start, settings)
+        fitted = fit(certificate.pushforward, certificate.labels, start, settings, watch)
     seconds = time.perf_counter() - begin
     about = {
         "objective": planned.objective,

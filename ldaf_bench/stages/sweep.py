@@ -8,10 +8,11 @@ a sweep that was stopped goes on with what is missing.
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from typing import Any
 import ray
 import torch
 from ray import tune
+from ray.tune.schedulers import ASHAScheduler
+from ray.tune.search.optuna import OptunaSearch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rich.console import Console
 
@@ -36,7 +39,8 @@ from ldaf_bench.stages.certify import (
     peak_bytes,
 )
 from ldaf_bench.stages.progress import CountView, follow
-from ldaf_bench.suite import CellResources, Convergence
+from ldaf_bench.suite import CellResources, Convergence, Search
+from ldaf_bench.theory.posterior import Alternation
 from ldaf_bench.theory.pushforward import Pushforward
 
 Key = tuple[str, float | None]
@@ -133,18 +137,21 @@ class Writer:
         return self.failures
 
 
-def run_job(job: Job, shared: Shared, writer: Any) -> None:
-    """Fit, integrate, certify; each result is written before the next is begun."""
+def run_job(job: Job, shared: Shared, writer: Any, watch: Callable[[Alternation], None]) -> float:
+    """Fit, integrate, certify; each result is written before the next is begun. Returns the smallest certificate."""
     certificate = _arrays(shared.certificate)
+    values = []
     if job.posterior is None:
         for cell in job.cells:
             if cell.identity not in job.there:
-                ray.get(writer.cell.remote(cell, job.source, "", certify_mean(cell, certificate)))
-        return
+                rows = certify_mean(cell, certificate)
+                ray.get(writer.cell.remote(cell, job.source, "", rows))
+                values += [row["value"] for row in rows]
+        return min(values, default=1.0)
     assert shared.flow is not None
     if job.stored is None:
         prior_data = None if shared.prior is None else _arrays(shared.prior)
-        fitted = fit_posterior(job.posterior, certificate, _arrays(shared.test), prior_data)
+        fitted = fit_posterior(job.posterior, certificate, _arrays(shared.test), prior_data, watch)
         ray.get(writer.posterior.remote(job, fitted))
     else:
         fitted = Fitted(*job.stored)
@@ -154,45 +161,80 @@ def run_job(job: Job, shared: Shared, writer: Any) -> None:
             rows = certify_cell(cell, fitted, certificate, shared.flow)
             rows = [{**row, "peak_bytes": peak_bytes()} for row in rows]
             ray.get(writer.cell.remote(cell, job.source, posterior, rows))
+            values += [row["value"] for row in rows]
     if job.convergence is not None:
         identity, asked = job.convergence
         rows = convergence(
             fitted, certificate, asked.integrator, asked.num_points, asked.repeats, asked.reference_points
         )
         ray.get(writer.convergence.remote(identity, job.source, rows))
+    return min(values, default=1.0)
 
 
-def trial(config: dict[str, Any], jobs: Sequence[Job], shared: Mapping[Key, Shared], writer: Any, threads: int) -> None:
-    """A trial of Ray Tune."""
+def trial(
+    config: dict[str, Any],
+    jobs: Sequence[Job],
+    places: Mapping[str, int],
+    shared: Mapping[Key, Shared],
+    writer: Any,
+    threads: int,
+) -> None:
+    """A trial of Ray Tune: the job of this number, or at this point of a search."""
     torch.set_num_threads(threads)
-    job, failure = jobs[config["job"]], None
+    number = config["job"] if "job" in config else places[_point(config)]
+    job, failure, value = jobs[number], None, 1.0
+
+    def watch(alternation: Alternation) -> None:
+        # For schedulers that stop early. Only the surrogate is known yet, and it may exceed 1.
+        if "job" not in config:
+            tune.report({"value": alternation.bound})
+
     try:
-        run_job(job, shared[job.key], writer)
+        value = run_job(job, shared[job.key], writer, watch)
     except Exception as error:
         # A cell that cannot be computed is a row of the results that says so, and no reason to stop.
         failure = f"{type(error).__name__}: {error}"
-    ray.get(writer.finished.remote(config["job"], failure))
-    tune.report({"failed": failure is not None})
+    ray.get(writer.finished.remote(number, failure))
+    tune.report({"value": value})
+
+
+def _axes(job: Job) -> dict[str, str]:
+    """The place of a posterior in its suite's grid."""
+    assert job.posterior is not None
+    free = ("prior", "tolerance", "covariance", "scale", "objective", "num_points", "optimizer")
+    return {name: str(getattr(job.posterior, name)) for name in free}
+
+
+def _point(axes: Mapping[str, str]) -> str:
+    return json.dumps(dict(sorted(axes.items())))
 
 
 def sweep(
-    jobs: Sequence[Job], shared: Mapping[Key, Shared], store: Path, resources: CellResources, console: Console
+    jobs: Sequence[Job],
+    shared: Mapping[Key, Shared],
+    store: Path,
+    resources: CellResources,
+    console: Console,
+    search: Search | None = None,
 ) -> list[Failure]:
-    """Run all jobs; returns those that failed."""
+    """Run all jobs, or those that a search comes by; returns those that failed."""
     if not jobs:
         return []
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    writer = Writer.options(scheduling_strategy=here).remote(str(store.resolve()), len(jobs))  # type: ignore[attr-defined]
+    total = len(jobs) if search is None else search.samples
+    writer = Writer.options(scheduling_strategy=here).remote(str(store.resolve()), total)  # type: ignore[attr-defined]
+    places = {_point(_axes(job)): number for number, job in enumerate(jobs) if job.posterior is not None}
+    parameters = {"jobs": list(jobs), "places": places, "shared": dict(shared), "writer": writer}
     trainable = tune.with_resources(
-        tune.with_parameters(trial, jobs=list(jobs), shared=dict(shared), writer=writer, threads=resources.cpus),
+        tune.with_parameters(trial, **parameters, threads=resources.cpus),
         {"CPU": resources.cpus, "GPU": resources.gpus},
     )
     place = Path(tempfile.mkdtemp(prefix="ldaf_bench_tune_"))
     try:
         tuner = tune.Tuner(
             trainable,
-            param_space={"job": tune.grid_search(list(range(len(jobs))))},
-            tune_config=tune.TuneConfig(reuse_actors=True, max_concurrent_trials=resources.at_once or None),
+            param_space=_space(jobs, search),
+            tune_config=_strategy(resources, search),
             run_config=tune.RunConfig(
                 name="sweep",
                 storage_path=str(place),
@@ -200,16 +242,40 @@ def sweep(
                 failure_config=tune.FailureConfig(max_failures=2),
             ),
         )
-        results, _ = follow(tuner.fit, writer, CountView(console, "cells"))
+        results, _ = follow(tuner.fit, writer, CountView(console, "posteriors and mean classifiers"))
         failures = ray.get(writer.all_failures.remote())
         known = {failure.job for failure in failures}
         # What ended without a word: a process that was killed too often.
         for result in results:
-            job = int(result.config["job"])
-            if result.error is not None and job not in known:
-                failures.append(Failure(job, f"The process was lost: {str(result.error).strip().splitlines()[-1]}"))
+            number = result.config["job"] if "job" in result.config else places[_point(result.config)]
+            if result.error is not None and number not in known:
+                reason = str(result.error).strip().splitlines()[-1]
+                failures.append(Failure(number, f"The process was lost: {reason}"))
         return sorted(failures, key=lambda failure: failure.job)
     finally:
         shutil.rmtree(place, ignore_errors=True)
         if ray.is_initialized():
             ray.kill(writer)
+
+
+def _space(jobs: Sequence[Job], search: Search | None) -> dict[str, Any]:
+    """What Tune chooses from: every job once, or every axis that has a choice."""
+    if search is None:
+        return {"job": tune.grid_search(list(range(len(jobs))))}
+    points = [_axes(job) for job in jobs if job.posterior is not None]
+    return {name: tune.choice(sorted({point[name] for point in points})) for name in points[0]}
+
+
+def _strategy(resources: CellResources, search: Search | None) -> tune.TuneConfig:
+    at_once = resources.at_once or None
+    if search is None:
+        return tune.TuneConfig(reuse_actors=True, max_concurrent_trials=at_once)
+    return tune.TuneConfig(
+        metric="value",
+        mode="min",
+        num_samples=search.samples,
+        reuse_actors=True,
+        max_concurrent_trials=at_once,
+        search_alg=OptunaSearch(seed=0) if search.searcher == "optuna" else None,
+        scheduler=ASHAScheduler() if search.scheduler == "asha" else None,
+    )

@@ -219,10 +219,17 @@ OPTIMIZERS: dict[str, tuple[Callable[[_Model, FitSettings], Advance], bool]] = {
 """How the covariance is moved, and whether in raw (d, q) rather than in (log d, q)."""
 
 
-def fit(pushed: Pushforward, labels: Tensor, prior: Gaussian, settings: FitSettings | None = None) -> Posterior:
+def fit(
+    pushed: Pushforward,
+    labels: Tensor,
+    prior: Gaussian,
+    settings: FitSettings | None = None,
+    watch: Callable[[Alternation], None] = lambda alternation: None,
+) -> Posterior:
     """The posterior that minimizes the λ-bound with the cross-entropy, starting from the prior.
 
-    Returns the best alternation seen. A non-finite value is an `ArithmeticError` that names the step.
+    Returns the best alternation seen, and shows each of them to `watch` on the way. A non-finite value is an
+    `ArithmeticError` that names the step.
     """
     settings = settings or FitSettings()
     num_data, num_classes = pushed.mean.shape
@@ -261,6 +268,7 @@ def fit(pushed: Pushforward, labels: Tensor, prior: Gaussian, settings: FitSetti
                 f"Fitting the posterior stopped in alternation {number} with {settings.optimizer}: {error} "
                 f"Lower the learning rate, or start from a smaller covariance."
             ) from error
+        watch(history[-1])
         if best is None or history[-1].bound < best.bound:
             best, kept = history[-1], [leaf.detach().clone() for leaf in model.leaves]
         if number and abs(history[-2].bound - history[-1].bound) <= settings.tolerance * best.bound:

@@ -22,9 +22,10 @@ from ldaf_bench.data.datasets import load
 from ldaf_bench.messages import printable
 from ldaf_bench.methods.config import PriorConfig
 from ldaf_bench.methods.training import DivergenceError
+from ldaf_bench.resources import Resources
 from ldaf_bench.stages.progress import duration
 from ldaf_bench.stages.push import push
-from ldaf_bench.stages.session import ResourceError, Resources, ray_session
+from ldaf_bench.stages.session import ResourceError, ray_session
 from ldaf_bench.stages.train import ConfigError, TrainingError, check, train
 
 

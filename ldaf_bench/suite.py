@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from ldaf_bench.data.datasets import DATASETS
 from ldaf_bench.methods.recipe import Recipe, recipe_from
 from ldaf_bench.models.backbones import BACKBONES
-from ldaf_bench.stages.session import Resources
+from ldaf_bench.resources import Resources
 from ldaf_bench.theory.arguments import require_entry
 from ldaf_bench.theory.bounds import BOUNDS
 from ldaf_bench.theory.covariances import COVARIANCES

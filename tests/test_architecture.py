@@ -44,10 +44,16 @@ ROOMS = {
     "theory": set(),
     "artifacts": set(),
     "messages": set(),
+    "resources": set(),
     "data": {"theory", "artifacts", "messages"},
     "models": {"theory"},
     "methods": {"theory", "artifacts", "messages", "data", "models"},
-    "stages": {"theory", "artifacts", "messages", "data", "models", "methods"},
+    "suite": {"theory", "resources", "data", "models", "methods"},
+    "plan": {"theory", "artifacts", "data", "methods", "suite"},
+    "results": {"theory", "artifacts", "methods", "plan"},
+    "stages": {"theory", "artifacts", "messages", "resources", "data", "models", "methods", "suite", "plan", "results"},
+    "report": {"messages", "results"},
+    "verify": {"theory", "artifacts", "messages", "data", "models", "methods", "suite", "plan", "results"},
 }
 """Which rooms each room may import from, besides itself."""
 
@@ -68,6 +74,8 @@ def test_ray_is_used_by_the_stages_only_and_its_trainer_by_one_of_them():
                 assert path.parent.name == "stages", (path, name)
             if name.startswith("ray.train"):
                 assert path.name == "train.py", (path, name)
+            if name.startswith("ray.tune"):
+                assert path.name == "sweep.py", (path, name)
 
 
 def test_nothing_is_unpickled():

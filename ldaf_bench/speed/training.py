@@ -20,8 +20,9 @@ from ldaf_bench.data.dataset import Dataset
 from ldaf_bench.methods import build
 from ldaf_bench.methods.config import PriorConfig
 from ldaf_bench.methods.training import Training
+from ldaf_bench.resources import Resources
 from ldaf_bench.speed.measure import Row, Sizes, Stopwatch
-from ldaf_bench.stages.session import Resources, ray_session
+from ldaf_bench.stages.session import ray_session
 from ldaf_bench.stages.train import train
 
 EPOCHS = 2

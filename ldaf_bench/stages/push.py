@@ -25,7 +25,8 @@ from ldaf_bench.messages import printable
 from ldaf_bench.methods import push_images
 from ldaf_bench.methods.pushed import MANIFEST, Pushed, chosen, load_pushed, origin_of, pushed_path
 from ldaf_bench.methods.store import Prior
-from ldaf_bench.stages.session import Resources, device_of, fitted
+from ldaf_bench.resources import Resources
+from ldaf_bench.stages.session import device_of, fitted
 
 SHARD = 500
 """Data per task: 8 MB of G at n = 50, c = 10."""

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 
 import ray
 import torch
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from ldaf_bench.resources import Resources
 
 ENVIRONMENT = {
     # Lost workers are noticed within a second, and a start that cannot succeed ends.
@@ -20,27 +21,6 @@ ENVIRONMENT = {
     # Ray's own future default, and one warning less.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-
-
-class Resources(BaseModel):
-    """Where a stage runs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    workers: int = Field(1, ge=1)
-    cpus_per_worker: int = Field(0, ge=0)
-    """0: the cores of the cluster, shared evenly."""
-    gpus_per_worker: float = Field(0, ge=0, allow_inf_nan=False)
-    """At most 1, or a whole number."""
-    checkpoint_seconds: float = Field(60, ge=0, allow_inf_nan=False)
-    """At most so much work is lost with a worker."""
-
-    @field_validator("gpus_per_worker")
-    @classmethod
-    def _whole_above_one(cls, value: float) -> float:
-        if value > 1 and value != int(value):
-            raise ValueError("gpus_per_worker must be at most 1, or a whole number")
-        return value
 
 
 class ResourceError(Exception):

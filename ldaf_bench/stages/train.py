@@ -37,8 +37,9 @@ from ldaf_bench.methods.config import PriorConfig
 from ldaf_bench.methods.store import Prior, load_prior, prior_id, prior_path, save_prior
 from ldaf_bench.methods.training import DivergenceError, Epoch, Training
 from ldaf_bench.models.backbones import BACKBONES
+from ldaf_bench.resources import Resources
 from ldaf_bench.stages.progress import Board, TrainingView, follow
-from ldaf_bench.stages.session import Resources, device_of, fitted, workers_have_cuda
+from ldaf_bench.stages.session import device_of, fitted, workers_have_cuda
 
 TENSORS, STATE = "training.safetensors", "training.json"
 MAX_FAILURES = 3

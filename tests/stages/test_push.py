@@ -16,9 +16,9 @@ from ldaf_bench.methods import METHODS, build, push_images
 from ldaf_bench.methods.config import PriorConfig
 from ldaf_bench.methods.pushed import load_pushed
 from ldaf_bench.methods.store import load_prior, save_prior
+from ldaf_bench.resources import Resources
 from ldaf_bench.stages import push as stage
 from ldaf_bench.stages.push import push
-from ldaf_bench.stages.session import Resources
 from tests.priors import CONFIG, digits_splits
 
 TWO = Resources(workers=2, cpus_per_worker=1)

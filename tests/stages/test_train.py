@@ -21,8 +21,9 @@ from ldaf_bench.methods import build
 from ldaf_bench.methods.config import PriorConfig
 from ldaf_bench.methods.store import WEIGHTS, load_prior, prior_id, prior_path
 from ldaf_bench.methods.training import DivergenceError, Training
+from ldaf_bench.resources import Resources
 from ldaf_bench.stages import train as stage
-from ldaf_bench.stages.session import ResourceError, Resources
+from ldaf_bench.stages.session import ResourceError
 from ldaf_bench.stages.train import ConfigError, train
 from tests.priors import CONFIG, digits_splits
 

@@ -105,7 +105,8 @@ def load_prior(path: Path) -> Prior:
             shape=(channels, height, width),
             num_classes=int(record["num_classes"]),
             seen=Seen.from_json(record["seen"]),
-            weights=load_file(path / WEIGHTS),
+            # Copied: mapped ones would change with the file.
+            weights={name: tensor.clone() for name, tensor in load_file(path / WEIGHTS).items()},
             record=record,
         )
         prior.seen.indices()

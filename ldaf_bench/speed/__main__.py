@@ -76,7 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, show and write; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m ldaf_bench.speed", description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, … (default: cpu)")
-    parser.add_argument("--out", type=Path, help="default: results/speed.parquet, and none with --quick")
+    parser.add_argument("--only", choices=["ratios", "memory", "growth", "training"], help="one part of it")
+    parser.add_argument(
+        "--out", type=Path, help="default: results/speed.parquet, or speed_PART.parquet, and none with --quick"
+    )
     parser.add_argument(
         "--quick", action="store_true", help="tiny sizes, to see that it runs; the targets mean nothing"
     )
@@ -84,12 +87,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sizes = QUICK if options.quick else Sizes()
     console = Console()
     rows: list[Row] = []
-    for part, minutes in ((training, 5), (ratios, 2), (memory, 1), (growth, 2)):
+    # Training last: for a while after a Ray of our own has ended, its processes are still busy ending.
+    for part, minutes in ((ratios, 2), (memory, 1), (growth, 2), (training, 5)):
+        if options.only not in (None, part.__name__):
+            continue
         console.print(f"Measuring {part.__name__} on {options.device}, about {minutes} min …", highlight=False)
         rows += part(sizes, options.device)
     rows += slopes([row for row in rows if row.kind == "growth"])
     show(rows, console)
-    path = options.out or (None if options.quick else Path("results/speed.parquet"))
+    name = "speed.parquet" if options.only is None else f"speed_{options.only}.parquet"
+    path = options.out or (None if options.quick else Path("results") / name)
     if path is not None:
         write(rows, path, options.device)
         console.print(f"Written to {path}.")

@@ -58,6 +58,16 @@ def newest_checkpoint(store):
     return max(re.findall(r"checkpoint_[\w.:-]+\d", text), default="")
 
 
+def settled_checkpoint(store):
+    """The newest checkpoint, once the workers of a driver that was killed are gone as well."""
+    last, since = newest_checkpoint(store), time.monotonic()
+    while time.monotonic() < since + 4:
+        time.sleep(0.1)
+        if newest_checkpoint(store) != last:
+            last, since = newest_checkpoint(store), time.monotonic()
+    return last
+
+
 def wait_for(condition):
     end = time.monotonic() + PATIENCE
     while not condition():
@@ -119,7 +129,7 @@ def test_a_killed_driver_started_again_ends_at_the_same_weights(undisturbed, tmp
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     path = prior_path(store, identity_of(LONG))
     for how, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
-        so_far = newest_checkpoint(store)
+        so_far = settled_checkpoint(store)
         driver = subprocess.Popen(
             command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )

@@ -31,6 +31,7 @@ from ldaf_bench.methods.training import DivergenceError
 from ldaf_bench.models.classifier import LDAFClassifier
 from ldaf_bench.plan import Plan, PlannedPosterior, PlannedPrior, make_plan
 from ldaf_bench.report.folder import report
+from ldaf_bench.report.records import ReportError
 from ldaf_bench.results.collect import (
     CURVES_FILE,
     RESULTS_FILE,
@@ -89,7 +90,7 @@ class Run:
                 self.say(f"Prior {planned.identity} failed: {error}")
                 for cell in self.plan.cells:
                     if cell.prior == planned.identity:
-                        self.failures[cell.identity] = f"{type(error).__name__}: {error}"
+                        self.failures[cell.identity] = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
 
     def _prior(self, planned: PlannedPrior, number: int) -> Prior:
         prior = if_valid(load_prior, prior_path(self.store, planned.identity), self.say)
@@ -296,7 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console()
     try:
         return execute(options, console)
-    except (SuiteError, ConfigError, DataError, ArtifactError, ResourceError, OSError) as error:
+    except (SuiteError, ConfigError, DataError, ArtifactError, ResourceError, ReportError, OSError) as error:
         print(printable(" ".join(str(error).split())), file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -17,9 +17,8 @@ def test_the_dashboard_is_local_and_tokens_are_on():
     content = yaml.safe_load(CLUSTER.read_text())
     (head,) = [line for line in content["head_start_ray_commands"] if "start --head" in line]
     assert "--dashboard-host=127.0.0.1" in head
-    starts = [
-        line for line in content["head_start_ray_commands"] + content["worker_start_ray_commands"] if " start " in line
-    ]
+    commands = content["head_start_ray_commands"] + content["worker_start_ray_commands"]
+    starts = [line for line in commands if " start " in line]
     assert len(starts) == 2
     assert all("RAY_AUTH_MODE=token" in line for line in starts)
     assert any("chmod 600 ~/.ray/auth_token" in line for line in content["setup_commands"])

@@ -80,7 +80,8 @@ def save_posterior(
     path = posterior_path(store, planned.identity)
     with whole_directory(path) as directory:
         tensors = {**_to_tensors("start", start), **_to_tensors("posterior", gaussian)}
-        save_file({name: tensor.detach().cpu() for name, tensor in tensors.items()}, directory / TENSORS)
+        # Copied: a posterior that was not fitted is its start, and safetensors wants no tensor twice.
+        save_file({name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}, directory / TENSORS)
         content = {"posterior": planned.identity, "planned": asdict(planned), "source": source, "about": dict(about)}
         write_manifest(directory, MANIFEST, {**content, "finished": _now()})
     return path

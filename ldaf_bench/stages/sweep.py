@@ -193,7 +193,8 @@ def trial(
         value = run_job(job, shared[job.key], writer, watch)
     except Exception as error:
         # A cell that cannot be computed is a row of the results that says so, and no reason to stop.
-        failure = f"{type(error).__name__}: {error}"
+        cause = getattr(error, "cause", None) or error  # what a remote call raised there
+        failure = f"{type(cause).__name__}: {' '.join(str(cause).split())[:500]}"
     ray.get(writer.finished.remote(number, failure))
     tune.report({"value": value})
 

@@ -1,0 +1,1 @@
+"""The report: figures, tables and one page, from Parquet alone. Nothing here computes a result."""

@@ -1,0 +1,96 @@
+"""FIGURES: each a title, a sentence below it, and a function from records to a matplotlib figure.
+
+A function that does not find its data in the records returns None, and the figure is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from ldaf_bench.report.comparison import comparison
+from ldaf_bench.report.figures.ablations import ablation, plot_counts, plot_covariance, plot_flows
+from ldaf_bench.report.figures.integration import plot_convergence, plot_cost
+from ldaf_bench.report.figures.progress import plot_alternations, plot_time, plot_training
+from ldaf_bench.report.figures.risks import plot_calibration, plot_comparison
+from ldaf_bench.report.grouping import Held
+from ldaf_bench.report.records import Records
+
+
+def _nothing(_: Records) -> Held:
+    return {}
+
+
+class Plot(NamedTuple):
+    """A figure of the report."""
+
+    title: str
+    caption: str
+    plot: Callable[[Records], Figure | None]
+    held: Callable[[Records], Held] = _nothing
+    """What the comparison was held at, to be said below it."""
+
+
+FIGURES: dict[str, Plot] = {
+    "comparison": Plot(
+        "Risks and certificates",
+        "Test errors, risk certificates by bound, and the bounds that held-out data give for the mean classifier. "
+        "Mean and standard deviation over seeds.",
+        lambda r: plot_comparison(r.results),
+        lambda r: comparison(r.results)[1],
+    ),
+    "calibration": Plot(
+        "Certificate against test risk",
+        "Every certificate against the test risk of the classifier that it is about. A filled point below the "
+        "diagonal, ringed in red, would be a certified value that the test part contradicts.",
+        lambda r: plot_calibration(r.results),
+    ),
+    "convergence": Plot(
+        "Convergence of the integrators",
+        "Root mean square error of the Gibbs risk over seeds against points per datum, with bands. A curve that stops "
+        "falling may have reached the accuracy of the reference that it is compared with.",
+        lambda r: plot_convergence(r.curves),
+    ),
+    "cost": Plot(
+        "Accuracy against cost",
+        "Root mean square error of the Gibbs risk against the seconds of one integration.",
+        lambda r: plot_cost(r.curves),
+    ),
+    "covariance": Plot(
+        "Where the covariance starts",
+        "Certificate and test risk by covariance initialization and its scale. Mean and standard deviation over seeds.",
+        lambda r: plot_covariance(r.results),
+        lambda r: ablation(r.results, "covariance", "scale", "flow")[1],
+    ),
+    "flows": Plot(
+        "Flows",
+        "Test errors and certificate by flow: every seed, and mean and standard deviation over them.",
+        lambda r: plot_flows(r.results),
+        lambda r: ablation(r.results, "flow", "method", "backbone")[1],
+    ),
+    "counts": Plot(
+        "Number of points",
+        "Certificate and test risk against the points per datum. Mean and standard deviation over seeds.",
+        lambda r: plot_counts(r.results),
+        lambda r: ablation(r.results, "fit_points", "num_points", "integrator")[1],
+    ),
+    "alternations": Plot(
+        "Fitting the posterior",
+        "One line per posterior; a dot where the fit stopped. The bound here is the one that the fit minimizes, with "
+        "the cross-entropy in place of the 0-1 loss, and is no certificate.",
+        lambda r: plot_alternations(r.curves, r.results),
+    ),
+    "training": Plot(
+        "Training the priors",
+        "One line per prior; on augmented training data, while training.",
+        lambda r: plot_training(r.curves, r.results),
+    ),
+    "time": Plot(
+        "Where the time went",
+        "Training and pushforward count once per prior, however many cells share them.",
+        lambda r: plot_time(r.results),
+    ),
+}
+"""In the order of the page."""

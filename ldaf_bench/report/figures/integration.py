@@ -1,0 +1,89 @@
+"""How fast integrators converge, and what their accuracy costs; from curves of kind `integration`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ldaf_bench.report.names import label
+from ldaf_bench.report.style import INK, TINY, colour, count, figure, in_order, key, legend, log_axis, marker, styled
+
+
+def convergence(curves: pd.DataFrame) -> pd.DataFrame:
+    """`y`, `low`, `high` and `seconds` by integrator and points per datum; root mean square over priors and cells."""
+    rows = curves[curves["kind"].eq("integration") & curves["y"].gt(TINY) & curves["x"].ge(1)]
+    rows = rows.assign(square=rows["y"] ** 2)
+    groups = rows.groupby(["series", "x"], sort=True)
+    found = groups[["square", "low", "high", "seconds"]].mean()
+    return found.assign(y=np.sqrt(found["square"])).drop(columns="square").reset_index()
+
+
+@styled
+def plot_convergence(curves: pd.DataFrame) -> Figure | None:
+    """Root mean square error of the risk against points per datum, with bands and the slopes −1/2 and −1."""
+    frame = convergence(curves)
+    if frame["x"].nunique() < 2:
+        return None
+    new, axes = figure(4.4)
+    ax = axes[0, 0]
+    # The limits are the data's; reference lines may leave them.
+    _slopes(ax, frame)
+    names = in_order("integrator", frame["series"])
+    for name in names:
+        rows = frame[frame["series"].eq(name)]
+        paint = colour("integrator", name)
+        ax.plot(rows["x"], rows["y"], color=paint, marker=marker("integrator", name), zorder=3)
+        band = rows[rows["low"].gt(0) & rows["high"].notna()]
+        if len(band) > 1:
+            ax.fill_between(band["x"], band["low"], band["high"], color=paint, alpha=0.18, linewidth=0)
+    log_axis(ax, "x", 2)
+    log_axis(ax, "y")
+    floor = np.nanmin(frame[["y", "low"]].where(frame[["y", "low"]] > 0).to_numpy(dtype=float))
+    ceiling = np.nanmax(frame[["y", "high"]].to_numpy(dtype=float))
+    ax.set_ylim(floor / 1.6, ceiling * 1.6)
+    places = sorted(frame["x"].unique())
+    if len(places) <= 8:
+        ax.set_xticks(places, [count(place) for place in places])
+    ax.set(xlabel="points per datum", ylabel="RMS error of the risk")
+    handles = [key(label(n), colour("integrator", n), marker("integrator", n), line="-") for n in names]
+    handles += [key("slope −1/2", "#777777", "", line=":"), key("slope −1", "#777777", "", line="--")]
+    legend(new, handles, 4)
+    return new
+
+
+def _slopes(ax: Axes, frame: pd.DataFrame) -> None:
+    """From where the worst curve of at least two points begins, so that both lines can be compared with all curves."""
+    lengths = frame.groupby("series")["x"].transform("count")
+    curves = frame[lengths.gt(1)] if lengths.gt(1).any() else frame
+    start = curves.loc[curves["x"].eq(curves["x"].min()), "y"].max()
+    x = np.array([frame["x"].min(), frame["x"].max()], dtype=float)
+    for slope, line in ((-0.5, ":"), (-1.0, "--")):
+        ax.plot(x, start * (x / curves["x"].min()) ** slope, color="#777777", linestyle=line, linewidth=1.2, zorder=1)
+
+
+@styled
+def plot_cost(curves: pd.DataFrame) -> Figure | None:
+    """Root mean square error of the risk against the seconds of one integration; to the lower left is better."""
+    frame = convergence(curves)
+    frame = frame[frame["seconds"].gt(TINY)]
+    if len(frame) < 2:
+        return None
+    new, axes = figure(4.4)
+    ax = axes[0, 0]
+    handles = []
+    for name in in_order("integrator", frame["series"]):
+        rows = frame[frame["series"].eq(name)].sort_values("x")
+        paint = colour("integrator", name)
+        ax.plot(rows["seconds"], rows["y"], color=paint, marker=marker("integrator", name), zorder=3)
+        counts = [count(x) for x in (rows["x"].iloc[0], rows["x"].iloc[-1])]
+        points = "–".join(dict.fromkeys(counts))
+        handles.append(key(f"{label(name)}, {points}", paint, marker("integrator", name), line="-"))
+    log_axis(ax, "x")
+    log_axis(ax, "y")
+    ax.margins(0.09, 0.1)
+    ax.text(0.02, 0.03, "↙ better", transform=ax.transAxes, fontsize=9, color=INK)
+    ax.set(xlabel="seconds for one integration", ylabel="RMS error of the risk")
+    legend(new, handles, 3, "integrator, points per datum")
+    return new

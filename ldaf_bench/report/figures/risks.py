@@ -1,0 +1,130 @@
+"""What was measured and what was certified: the paper's table as a plot, and certificates against test risks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from ldaf_bench.report.comparison import comparison, ordered
+from ldaf_bench.report.grouping import FIXED_CLASSIFIER, done
+from ldaf_bench.report.names import label
+from ldaf_bench.report.style import ALARM, INK, NEUTRAL, colour, figure, key, legend, marker, percent_axis, styled
+
+SHAPES = ("o", "s", "^", "D", "v", "P")
+
+
+@styled
+def plot_comparison(results: pd.DataFrame) -> Figure | None:
+    """Test errors, certificates by bound and held-out bounds, for each data set and flow; mean and sd over seeds."""
+    frame, _ = comparison(results)
+    if frame.empty:
+        return None
+    datasets = frame["dataset"].unique().tolist()
+    rows = [frame[frame["dataset"].eq(dataset)] for dataset in datasets]
+    heights = [0.4 + len(_slots(part)) * 0.115 + part["what"].nunique() * 0.1 for part in rows]
+    new, axes = figure(sum(heights) + 0.45 * len(rows) + 0.8, len(rows), height_ratios=heights, sharex=len(rows) > 1)
+    levels = sorted(frame["epsilon"].dropna().unique().tolist())
+    for ax, part, dataset in zip(axes[:, 0], rows, datasets, strict=True):
+        _dots(ax, part, levels)
+        ax.set_title(label(dataset, 30))
+    axes[-1, 0].set_xlabel("risk")
+    arms = frame[["arm", "flow"]].drop_duplicates()
+    handles = [key(arm, colour("flow", flow), "o") for arm, flow in arms.itertuples(index=False)]
+    handles += [key(f"ε = {level:g}", NEUTRAL, _shape(level, levels)) for level in levels]
+    if (frame["bound"].ne("") & frame["certified"].ne(True)).any():
+        handles.append(key("not certified", NEUTRAL, "o", hollow=True))
+    legend(new, handles, 3)
+    return new
+
+
+def _slots(part: pd.DataFrame) -> pd.DataFrame:
+    """One line of the plot for each (what, arm, ε), from top to bottom."""
+    return part.drop_duplicates(["what", "arm", "epsilon", "certified"])
+
+
+def _shape(level: float, levels: list[float]) -> str:
+    return SHAPES[levels.index(level) % len(SHAPES)] if level in levels else "|"
+
+
+def _dots(ax: Axes, part: pd.DataFrame, levels: list[float]) -> None:
+    y, ticks, names = 0.0, [], []
+    shade = False
+    for what, group in part.groupby("what", sort=False):
+        first = y
+        for row in group.itertuples():
+            paint = colour("flow", row.flow)
+            hollow = bool(row.bound) and not row.certified
+            measured = not row.bound
+            ax.errorbar(
+                row.mean, y, xerr=None if np.isnan(row.sd) else row.sd, color=paint, elinewidth=1.2, capsize=2.2,
+                marker="o" if measured else _shape(row.epsilon, levels), markersize=5,
+                markerfacecolor="white" if hollow else paint,
+            )  # fmt: skip
+            y += 1
+        if shade:
+            ax.axhspan(first - 0.95, y - 0.05, color="#f4f4f4", zorder=0, linewidth=0)
+        shade = not shade
+        ticks.append((first + y - 1) / 2)
+        names.append(str(what))
+        y += 0.9
+    ax.set_yticks(ticks, names)
+    ax.set_ylim(y - 0.9, -0.95)
+    ax.grid(False, axis="y")
+    ax.set_xlim(left=0)
+    percent_axis(ax, "x")
+
+
+@styled
+def plot_calibration(results: pd.DataFrame) -> Figure | None:
+    """Every certificate against the test risk of the classifier that it is about; below the diagonal is the scandal."""
+    frame = with_test(results)
+    if frame.empty:
+        return None
+    new, axes = figure(5.2)
+    ax = axes[0, 0]
+    bounds = ordered(frame["bound"].unique().tolist())
+    size, opacity = (20, 0.85) if len(frame) < 500 else (7, 0.45)
+    for bound in bounds:
+        for certified in (False, True):
+            some = frame[frame["bound"].eq(bound) & frame["certified"].eq(True).eq(certified)]
+            paint = colour("bound", bound)
+            ax.scatter(
+                some["tested"], some["value"], s=size, marker=marker("bound", bound), linewidths=0.8, alpha=opacity,
+                facecolors=[paint] if certified else "none", edgecolors=[paint], zorder=3,
+            )  # fmt: skip
+    ax.plot([0, 1], [0, 1], color=INK, linewidth=1, zorder=2)
+    ax.fill_between([0, 1], [0, 1], color=ALARM, alpha=0.05, linewidth=0, zorder=0)
+    broken = frame[frame["certified"].eq(True) & frame["value"].lt(frame["tested"])]
+    handles: list[Line2D] = [key(label(bound), colour("bound", bound), marker("bound", bound)) for bound in bounds]
+    if frame["certified"].ne(True).any():
+        handles.append(key("not certified", NEUTRAL, "o", hollow=True))
+    if not broken.empty:
+        ax.scatter(broken["tested"], broken["value"], s=110, marker="o", facecolors="none", edgecolors=ALARM,
+                   linewidths=1.8, zorder=4, label="below")  # fmt: skip
+        ax.set_title(f"{len(broken)} certified below the test risk", color=ALARM)
+    ax.text(0.97, 0.03, "certificate below test risk", transform=ax.transAxes, ha="right", fontsize=8.5, color=ALARM)
+    # Certificates lie above test risks, so a square would be half empty if both axes had the same range.
+    left, right = float(frame["tested"].min()), float(frame["tested"].max())
+    margin = 0.1 * (right - left) or 0.1 * right or 0.01
+    top = max(float(frame["value"].max()), right)
+    ax.set(xlim=(left - margin, right + margin), ylim=(max(0.0, left - margin), top + 0.06 * (top - left) + margin))
+    if float(frame["value"].min()) < left - margin:
+        ax.set_ylim(bottom=max(0.0, float(frame["value"].min()) - margin))
+    ax.set(xlabel="risk on the test part", ylabel="certificate")
+    ax.xaxis.set_major_locator(MaxNLocator(6))
+    percent_axis(ax, "x")
+    percent_axis(ax, "y")
+    legend(new, handles, 4)
+    return new
+
+
+def with_test(results: pd.DataFrame) -> pd.DataFrame:
+    """Certificates with `tested`, the test risk of what they are about: the mean or the stochastic classifier."""
+    frame = done(results)
+    fixed = frame["bound"].isin(FIXED_CLASSIFIER)
+    tested = frame["mean_test_error"].where(fixed, frame["test_risk"])
+    return frame.assign(tested=tested)[tested.notna()]

@@ -1,0 +1,244 @@
+"""Every figure shows what it says, and none is made of nothing."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from matplotlib import pyplot
+from matplotlib.collections import PathCollection
+
+from ldaf_bench.report.figures import FIGURES
+from ldaf_bench.report.figures.ablations import plot_counts, plot_covariance, plot_flows
+from ldaf_bench.report.figures.integration import plot_convergence, plot_cost
+from ldaf_bench.report.figures.progress import plot_alternations, plot_time, plot_training, spent
+from ldaf_bench.report.figures.risks import plot_calibration, plot_comparison
+from ldaf_bench.report.folder import render
+from ldaf_bench.report.page import page
+from ldaf_bench.report.records import read
+from ldaf_bench.report.style import COLOURS, WIDTH
+from ldaf_bench.report.tables import TABLES
+from tests.report import synthetic
+
+
+def records_of(folder, rows, lines=None):
+    return read([synthetic.write(folder, rows, lines)])
+
+
+def title(ax):
+    return ax.get_title(loc="left")
+
+
+def legend_texts(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def points(figure):
+    found = [c for ax in figure.axes for c in ax.collections if isinstance(c, PathCollection)]
+    return np.concatenate([c.get_offsets() for c in found])
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_is_made_from_a_whole_sweep_and_has_labels_and_data(name, records):
+    figure = FIGURES[name].plot(records)
+    assert figure.get_figwidth() == WIDTH
+    for ax in figure.axes:
+        assert ax.has_data()
+        assert ax.get_xlabel() or title(ax) or ax.get_ylabel()
+    assert FIGURES[name].caption.endswith(".")
+    assert legend_texts(figure)
+    assert pyplot.get_fignums() == [], "a figure that pyplot knows is never freed"
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_without_its_data_is_left_out(name, tmp_path):
+    empty = records_of(tmp_path / "empty", [])
+    broken = records_of(tmp_path / "failed", [synthetic.failure(), synthetic.failure(error="other")])
+    assert FIGURES[name].plot(empty) is None
+    assert FIGURES[name].plot(broken) is None
+    assert FIGURES[name].held(empty) == {}
+
+
+def test_figures_of_an_axis_are_left_out_when_nothing_was_swept_along_it(tmp_path):
+    one = records_of(tmp_path, synthetic.small(flows=("daf",), covariances=("code",)), [])
+    for plot in (plot_covariance, plot_flows, plot_counts):
+        assert plot(one.results) is None
+    for plot in (plot_convergence, plot_cost):
+        assert plot(one.curves) is None
+    for plot in (plot_alternations, plot_training):
+        assert plot(one.curves, one.results) is None
+    assert plot_comparison(one.results) is not None
+
+
+def test_the_comparison_has_a_mark_for_every_flow_bound_and_level(records):
+    figure = plot_comparison(records.results)
+    (ax,) = figure.axes
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    assert len(names) == 3 + len(synthetic.BOUNDS) + 2
+    assert names[-2:] == ["held-out: test_set", "held-out: chernoff"]
+    marks = 2 * 3 + 2 * 2 * (len(synthetic.BOUNDS) + 2)
+    assert len(ax.containers) == marks
+    assert all(container.has_xerr for container in ax.containers)
+    assert {"daf", "sflow", "ε = 0.01", "ε = 0.05"} <= set(legend_texts(figure))
+
+
+def test_a_single_seed_has_no_error_bars(tmp_path):
+    one = records_of(tmp_path, synthetic.small(seeds=(0,)))
+    (ax,) = plot_comparison(one.results).axes
+    assert not any(container.has_xerr for container in ax.containers)
+
+
+def test_uncertified_values_are_hollow(tmp_path):
+    estimates = records_of(tmp_path, synthetic.small(integrators=("qmc",)))
+    figure = plot_comparison(estimates.results)
+    faces = {str(line.get_markerfacecolor()) for c in figure.axes[0].containers[6:8] for line in c.lines[:1]}
+    assert faces == {"white"}
+    assert "not certified" in legend_texts(figure)
+
+
+def test_every_certificate_is_a_point_against_the_test_risk(records):
+    figure = plot_calibration(records.results)
+    assert len(points(figure)) == records.results["value"].notna().sum()
+    assert title(figure.axes[0]) == ""
+
+
+def test_a_certified_value_below_the_test_risk_is_ringed_and_counted(tmp_path):
+    rows = synthetic.small()
+    for row in [row for row in rows if row["certified"] and row["bound"] == "kl"][:2]:
+        row["value"] = row["test_risk"] / 2
+    for row in [row for row in rows if not row["certified"]][:5]:
+        row["value"] = row["test_risk"] / 2
+    figure = plot_calibration(records_of(tmp_path, rows).results)
+    assert title(figure.axes[0]) == "2 certified below the test risk"
+    rings = [c for c in figure.axes[0].collections if c.get_label() == "below"]
+    assert [len(ring.get_offsets()) for ring in rings] == [2]
+
+
+def test_convergence_has_a_line_and_a_band_per_integrator_and_both_slopes(records):
+    figure = plot_convergence(records.curves)
+    (ax,) = figure.axes
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+    assert len(ax.lines) == 4 + 2
+    assert len(ax.collections) == 4
+    slopes = [np.diff(np.log(line.get_ydata()))[0] / np.diff(np.log(line.get_xdata()))[0] for line in ax.lines[:2]]
+    np.testing.assert_allclose(slopes, [-0.5, -1])
+    assert legend_texts(figure)[-2:] == ["slope −1/2", "slope −1"]
+
+
+def test_convergence_shows_the_recorded_numbers(records):
+    recorded = records.curves[records.curves["kind"].eq("integration") & records.curves["series"].eq("qmc")]
+    drawn = [line for line in plot_convergence(records.curves).axes[0].lines if line.get_marker() == "s"]
+    np.testing.assert_allclose(drawn[0].get_ydata(), recorded.sort_values("x")["y"])
+
+
+def test_cost_says_how_many_points_each_line_spans(records):
+    figure = plot_cost(records.curves)
+    assert len(figure.axes[0].lines) == 4
+    assert legend_texts(figure)[0] == "mc, 16–16k"
+
+
+def test_covariances_have_a_panel_per_flow_and_a_place_per_scale(records):
+    figure = plot_covariance(records.results)
+    assert [title(ax) for ax in figure.axes] == ["digits · daf", "digits · sflow"]
+    assert [t.get_text() for t in figure.axes[-1].get_xticklabels()] == ["0.1", "0.3"]
+    assert all(len(ax.containers) == 3 * 2 for ax in figure.axes)
+
+
+def test_covariances_of_one_scale_are_places_themselves(tmp_path):
+    figure = plot_covariance(records_of(tmp_path, synthetic.small()).results)
+    (ax,) = figure.axes
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["code", "constant", "isotropic"]
+    assert len(ax.containers) == 2 * 2
+
+
+def test_flows_show_every_seed(records):
+    figure = plot_flows(records.results)
+    assert len(points(figure)) == 4 * 2 * 3
+    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["daf", "sflow"]
+
+
+def test_counts_have_a_panel_for_training_and_one_for_evaluation(records):
+    figure = plot_counts(records.results)
+    assert [ax.get_xlabel() for ax in figure.axes] == [f"points per datum in {w}" for w in ("training", "evaluation")]
+    assert [t.get_text() for t in figure.axes[1].get_xticklabels()] == ["256", "4k"]
+
+
+def test_alternations_and_training_have_a_line_per_posterior_and_prior(records):
+    figure = plot_alternations(records.curves, records.results)
+    assert [title(ax) for ax in figure.axes] == ["λ-bound", "λ", "KL", "cross-entropy"]
+    lines = [c for c in figure.axes[0].collections if hasattr(c, "get_segments")]
+    assert sum(len(c.get_segments()) for c in lines) == 2 * 3 * 6 * 2 * 2
+    figure = plot_training(records.curves, records.results)
+    lines = [c for c in figure.axes[1].collections if hasattr(c, "get_segments")]
+    assert sum(len(c.get_segments()) for c in lines) == 2 * 3
+
+
+def test_time_counts_training_and_pushforward_once_per_prior(records):
+    frame = spent(records.results)
+    rows = records.results[records.results["error"].isna()]
+    first = rows.drop_duplicates("prior").set_index("prior")
+    assert len(frame) == 6
+    np.testing.assert_allclose(frame["train"], first.loc[frame.index, "train_seconds"])
+    np.testing.assert_allclose(frame["push"], first.loc[frame.index, "push_seconds"])
+    fits = rows[rows["kl"].notna()].drop_duplicates(["prior", "covariance", "scale", "fit_points"])
+    np.testing.assert_allclose(frame["fit"].sum(), fits["fit_seconds"].sum())
+    cells = rows.drop_duplicates("cell")
+    np.testing.assert_allclose(frame["integrate"].sum(), cells["integrate_seconds"].sum())
+    assert len(plot_time(records.results).axes[0].patches) == 6 * 4
+
+
+def test_many_priors_share_a_bar_per_flow(tmp_path):
+    many = records_of(tmp_path, synthetic.small(seeds=tuple(range(10)), bounds=("kl",)), [])
+    (ax,) = plot_time(many.results).axes
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["daf (10 priors)", "sflow (10 priors)"]
+
+
+def test_several_data_sets_are_never_averaged(tmp_path):
+    rows = synthetic.small(fit_points=(256, 1024)) + synthetic.small(dataset="other", suite="o", fit_points=(64, 128))
+    found = records_of(tmp_path, rows)
+    assert len(plot_comparison(found.results).axes) == 2
+    assert len(plot_flows(found.results).axes) == 2
+    assert len(plot_counts(found.results).axes) == 2
+    assert FIGURES["comparison"].held(found)["fit_points"] == [1024, 128]
+
+
+def test_the_plain_network_is_compared_too(tmp_path):
+    rows = synthetic.small()
+    plain = [
+        row | {"method": "deterministic", "flow": "", "prior": f"plain{row['seed']}", "cell": f"plain{row['seed']}"}
+        for row in rows
+        if row["flow"] == "daf" and row["bound"] in ("test_set", "chernoff")
+    ]
+    figure = plot_comparison(records_of(tmp_path, rows + plain).results)
+    assert legend_texts(figure)[:3] == ["daf", "sflow", "deterministic"]
+    assert len(figure.axes[0].containers) == 2 * 3 + 1 + 2 * 2 * (len(synthetic.BOUNDS) + 2) + 2 * 2
+
+
+def test_records_with_gaps_are_drawn_as_far_as_they_go(tmp_path):
+    chance = random.Random(0)
+    gaps = (None, None, 0.0, float("nan"), float("inf"))
+
+    def spoil(row):
+        return {k: chance.choice(gaps) if isinstance(v, float) and chance.random() < 0.2 else v for k, v in row.items()}
+
+    def forget(row):
+        return {k: None if k not in ("cell", "seed") and chance.random() < 0.1 else v for k, v in row.items()}
+
+    rows = synthetic.small(seeds=(0, 1), bounds=("kl", "catoni"))
+    found = records_of(tmp_path, [forget(spoil(row)) for row in rows], [spoil(row) for row in synthetic.curves(rows)])
+    assert all(entry.plot(found) is not None for name, entry in FIGURES.items() if name != "counts")
+    assert all(make(found.results) is not None for name, make in TABLES.items() if name != "failures")
+    assert "–" in page(found, [], {name: make(found.results) for name, make in TABLES.items() if name != "failures"})
+
+
+def test_colours_tell_the_entries_of_a_kind_apart():
+    for kind, colours in COLOURS.items():
+        for (a, x), (b, y) in itertools.combinations(colours.items(), 2):
+            assert x != y, (kind, a, b)
+
+
+def test_names_that_look_like_formulas_or_scripts_are_drawn_as_they_are(nasty):
+    figure = plot_comparison(read([nasty]).results)
+    assert "a_b%$&#{x}^~\\|*`[l](u)" in legend_texts(figure)
+    assert render(figure, "png")[:4] == b"\x89PNG"
+    assert all(len(text) <= 40 for text in legend_texts(figure))

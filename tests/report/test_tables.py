@@ -1,0 +1,139 @@
+"""Tables hold the right numbers, say what was paid, and let no name out of its cell."""
+
+import re
+
+import pytest
+
+from ldaf_bench.report.grouping import FIXED_CLASSIFIER
+from ldaf_bench.report.markup import escape_latex, escape_markdown, to_latex, to_markdown
+from ldaf_bench.report.names import percent
+from ldaf_bench.report.records import read
+from ldaf_bench.report.tables import TABLES, Cell, Table, certificates, comparison, failures, priors, provenance
+from tests.report import synthetic
+
+
+def dictionaries(table):
+    return [dict(zip(table.header, (cell.text for cell in row), strict=True)) for row in table.rows]
+
+
+def test_certificates_are_mean_and_sd_over_seeds(records):
+    table = certificates(records.results)
+    results = records.results
+    chosen = {"flow": "daf", "covariance": "code", "scale": 0.1, "fit_points": 256, "integrator": "mc",
+              "num_points": 256, "bound": "quad", "epsilon": 0.05}  # fmt: skip
+    rows = results
+    for name, value in chosen.items():
+        rows = rows[rows[name].eq(value)]
+    assert len(rows) == 3
+    (found,) = [
+        row
+        for row in dictionaries(table)
+        if (row["flow"], row["covariance"], row["scale"], row["points in training"]) == ("daf", "code", "0.1", "256")
+        and (row["integrator"], row["q"], row["bound"], row["ε"]) == ("mc", "256", "quad", "0.05")
+    ]
+    assert found["certificate (%)"] == f"{100 * rows['value'].mean():.2f} ± {100 * rows['value'].std():.2f}"
+    assert found["test risk (%)"] == f"{100 * rows['test_risk'].mean():.2f} ± {100 * rows['test_risk'].std():.2f}"
+    assert found["KL"] == f"{rows['kl'].mean():.2f}"
+    assert (found["seeds"], found["certified"]) == ("3", "yes")
+    assert found["K"] == str(rows["num_priors"].iloc[0])
+
+
+def test_every_configuration_is_one_row(records):
+    done = records.results[records.results["value"].notna()]
+    assert len(certificates(records.results).rows) == len(done) / 3
+
+
+def test_certificates_say_what_was_paid_and_whether_they_are_certified(records):
+    table = certificates(records.results)
+    assert {"ε", "δ′", "K", "certified"} <= set(table.header)
+    assert {row["certified"] for row in dictionaries(table) if row["integrator"] == "qmc"} == {"no"}
+    assert "nothing was selected" in table.note
+    assert "backbone tinynet" in table.note
+    assert "backbone" not in table.header
+
+
+def test_the_comparison_is_the_papers_table(records):
+    table = comparison(records.results)
+    assert table.header == ("", "digits, daf", "digits, sflow")
+    rows = {row[""]: row["digits, sflow"] for row in dictionaries(table)}
+    results = records.results[records.results["flow"].eq("sflow")]
+    errors = results.drop_duplicates("prior")["mean_test_error"]
+    assert rows["mean classifier, test error"] == percent(errors.mean(), errors.std())
+    held = results[results["covariance"].eq("code") & results["scale"].eq(0.1) & results["fit_points"].eq(1024)]
+    held = held[held["integrator"].eq("mc") & held["num_points"].eq(4096)]
+    for bound in synthetic.BOUNDS:
+        some = held[held["bound"].eq(bound) & held["epsilon"].eq(0.01)]["value"]
+        assert rows[f"certificate: {bound}, ε = 0.01"] == percent(some.mean(), some.std())
+    some = results[results["bound"].eq("test_set") & results["epsilon"].eq(0.05)]["value"]
+    assert rows["held-out: test_set, ε = 0.05"] == percent(some.mean(), some.std())
+    for said in ("Held fixed: covariance code", "K = 72, δ′ = 0.01", "held-out bounds: K = 6"):
+        assert said in table.note
+
+
+def test_estimates_are_marked_in_the_comparison(tmp_path):
+    results = read([synthetic.write(tmp_path, synthetic.small(integrators=("qmc",)), [])]).results
+    table = comparison(results)
+    marked = {row[""] for row in dictionaries(table) if "†" in row["digits, daf"]}
+    assert len(marked) == 2 * len(synthetic.BOUNDS)
+    assert not any(bound in name for name in marked for bound in FIXED_CLASSIFIER)
+    assert "† Not certified" in table.note
+
+
+def test_priors_are_listed_once(records):
+    table = priors(records.results)
+    assert len(table.rows) == 6
+    assert {"prior", "flow", "seed", "mean classifier, test (%)"} <= set(table.header)
+
+
+def test_failed_cells_are_listed_with_their_error(records):
+    table = failures(records.results)
+    assert [row["error"] for row in dictionaries(table)] == ["OutOfMemoryError: nothing left"]
+
+
+def test_tables_without_rows_are_left_out(tmp_path):
+    results = read([synthetic.write(tmp_path, [], [])]).results
+    assert all(make(results) is None for make in TABLES.values())
+    assert provenance(results) is None
+
+
+def test_provenance_says_versions_commits_and_times(records):
+    rows = dictionaries(provenance(records.results))
+    assert rows[0]["commit"] == "0123abc"
+    assert rows[0]["first"] == "2026-01-02 03:04 UTC"
+
+
+def test_large_seeds_survive(tmp_path):
+    seed = 2**62 - 1
+    rows = [*synthetic.small(seeds=(seed, 1)), synthetic.failure()]
+    table = priors(read([synthetic.write(tmp_path, rows, [])]).results)
+    assert str(seed) in {row["seed"] for row in dictionaries(table)}
+
+
+@pytest.mark.parametrize("text", [*synthetic.NASTY, synthetic.UNICODE, "\\", "a|b", "50% $x$", "[*]"])
+def test_no_name_leaves_its_cell(text):
+    table = Table(text, ("a", text), ((Cell(text, text), Cell("1", 1.0)),), text)
+    lines = [line for line in to_markdown(table).splitlines() if line.startswith("|")]
+    for line in lines:
+        assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) == 3, line
+        assert "<script" not in line.replace("\\<", "")
+    for line in to_latex(table).splitlines():
+        if line.startswith("{}") or line.endswith("\\\\"):
+            assert len(re.findall(r"(?<!\\)&", line)) == 1, line
+            assert not re.search(r"(?<!\\)[%#]", line), line
+
+
+def test_latex_is_escaped():
+    assert escape_latex("a_b%$&#{x}^~\\") == (r"a\_b\%\$\&\#\{x\}\textasciicircum{}\textasciitilde{}\textbackslash{}")
+    assert escape_latex("6.36 ± 0.12") == r"6.36 $\pm$ 0.12"
+
+
+def test_markdown_is_escaped():
+    assert escape_markdown("a_b|c<d>`e`*f*[g](h)") == r"a\_b\|c\<d\>\`e\`\*f\*\[g\](h)"
+
+
+def test_latex_tables_are_balanced_and_long_ones_break(records):
+    short, long = to_latex(comparison(records.results)), to_latex(certificates(records.results))
+    assert r"\begin{tabular}{lrr}" in short
+    assert r"\end{tabular}" in short
+    assert r"\begin{longtable}" in long
+    assert r"\endhead" in long

@@ -67,6 +67,11 @@ def _table(columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> pa.Table:
     return pa.table(arrays, schema=schema(columns))
 
 
+def untried(plan: Plan, store: Path, cell: PlannedCell) -> bool:
+    """Whether a search did not come by this cell; it was paid for like all others."""
+    return plan.suite.search is not None and not cell_path(store, cell.identity).exists()
+
+
 def tolerance_of(cell: PlannedCell, plan: Plan) -> float | None:
     """The Krylov tolerance that a cell's pushforward was made with; the mean classifier has the first one."""
     return plan.suite.pushforwards.tolerance[0] if cell.posterior is None else cell.posterior.tolerance
@@ -109,6 +114,8 @@ def _rows(
     identity = _identity(plan, prior, cell)
     if cell.identity in failures:
         yield {**identity, "error": failures[cell.identity]}
+        return
+    if untried(plan, store, cell):
         return
     found = sources[prior.identity, tolerance_of(cell, plan)]
     source = found.certificate.path.name

@@ -39,17 +39,7 @@ test: check  ## All of `check`, then all tests
 prior: install  ## Train a prior on the embedded digits and push it forward, half a minute
 	$(BIN)/python -m ldaf_bench.prior suites/priors/digits.yaml
 
-selfrun: install  ## The main job on the embedded digits: priors, posteriors, certificates, report; minutes on two cores
-	$(BIN)/python -m ldaf_bench.run suites/digits.yaml
-	@echo 'Open results/digits/report.html in a browser.'
-
-verify: install  ## Check the certificates of `make run` again, along a slow dense path
-	$(BIN)/python -m ldaf_bench.verify results/digits
-
-schema: install  ## Write the JSON Schema of suite files, for editors
-	$(BIN)/python -c 'import json; from ldaf_bench.suite import Suite; print(json.dumps(Suite.model_json_schema(), indent=1))' > suites/schema.json
-
-check: install  ## Does this machine compute what it should?
+selfcheck: install  ## Does this machine compute what it should?
 	$(BIN)/python -m ldaf_bench.selfcheck
 
 simulate: install  ## Do the certificates hold? 2000 data sets, about ten minutes on two cores

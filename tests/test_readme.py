@@ -58,6 +58,11 @@ def test_commands_exist():
     assert "make test" in CONTINUOUS
 
 
+def test_no_target_of_the_makefile_is_there_twice():
+    targets = re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE)
+    assert len(targets) == len(set(targets))
+
+
 def test_links_lead_somewhere():
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         assert Path(__file__).parents[1].joinpath(target).exists(), target

@@ -32,11 +32,13 @@ def changed(**recipe):
     return PriorConfig(**{**CONFIG.model_dump(), "recipe": {**CONFIG.recipe.model_dump(), **recipe}})
 
 
-LONG = changed(epochs=40, shift=1, batch_size=63)
-"""Some seconds of training; the global batch is not a multiple of two workers."""
+LONG = changed(epochs=4, shift=1, batch_size=63)
+"""The global batch is not a multiple of two workers."""
 STEPS = len(digits_splits()[1].prior) // 63
 """Of an epoch of it."""
 TWO = Resources(workers=2, cpus_per_worker=1, checkpoint_seconds=0.3)
+SLOW = Resources(workers=2, cpus_per_worker=1, checkpoint_seconds=0)
+"""A checkpoint after every step: what is killed is far from its end, also if its workers live on for some seconds."""
 PATIENCE = 120
 
 
@@ -97,7 +99,7 @@ def train_workers():
 @pytest.fixture(scope="module")
 def undisturbed(cluster, tmp_path_factory):
     """A run on two workers that nothing happened to."""
-    prior = train_on(tmp_path_factory.mktemp("undisturbed"), LONG)
+    prior = train_on(tmp_path_factory.mktemp("undisturbed"), LONG, SLOW)
     (start,) = prior.record["training"]["starts"]
     assert (start["step"], start["workers"]) == (0, 2)
     return prior
@@ -113,7 +115,7 @@ def test_a_worker_killed_in_the_middle_of_an_epoch_changes_nothing(cluster, undi
 
     thread = threading.Thread(target=kill)
     thread.start()
-    prior = train_on(tmp_path, LONG)
+    prior = train_on(tmp_path, LONG, SLOW)
     thread.join()
     assert killed
     first, second = (start["step"] for start in prior.record["training"]["starts"])
@@ -124,7 +126,7 @@ def test_a_worker_killed_in_the_middle_of_an_epoch_changes_nothing(cluster, undi
 
 def test_a_killed_driver_started_again_ends_at_the_same_weights(undisturbed, tmp_path):
     file, store = tmp_path / "prior.yaml", tmp_path / "store"
-    file.write_text(yaml.safe_dump({"prior": LONG.model_dump(), "resources": TWO.model_dump()}))
+    file.write_text(yaml.safe_dump({"prior": LONG.model_dump(), "resources": SLOW.model_dump()}))
     command = [sys.executable, "-m", "ldaf_bench.prior", str(file), "--store", str(store)]
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     path = prior_path(store, identity_of(LONG))

@@ -4,22 +4,19 @@ import io
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from rich.console import Console
 
 from ldaf_bench.artifacts import ArtifactError, exclusive
 from ldaf_bench.data.augment import Batches
 from ldaf_bench.methods import build
 from ldaf_bench.methods.config import PriorConfig
-from ldaf_bench.methods.store import WEIGHTS, load_prior, prior_id, prior_path
+from ldaf_bench.methods.store import WEIGHTS, prior_id, prior_path
 from ldaf_bench.methods.training import DivergenceError, Training
 from ldaf_bench.resources import Resources
 from ldaf_bench.stages import train as stage
@@ -58,16 +55,6 @@ def newest_checkpoint(store):
     """The newest checkpoint that Ray has taken note of: a later start goes on from there."""
     text = "".join(path.read_text() for path in store.glob("training/*/checkpoint_manager_snapshot.json"))
     return max(re.findall(r"checkpoint_[\w.:-]+\d", text), default="")
-
-
-def settled_checkpoint(store):
-    """The newest checkpoint, once the workers of a driver that was killed are gone as well."""
-    last, since = newest_checkpoint(store), time.monotonic()
-    while time.monotonic() < since + 4:
-        time.sleep(0.1)
-        if newest_checkpoint(store) != last:
-            last, since = newest_checkpoint(store), time.monotonic()
-    return last
 
 
 def wait_for(condition):
@@ -122,29 +109,6 @@ def test_a_worker_killed_in_the_middle_of_an_epoch_changes_nothing(cluster, undi
     assert first == 0 < second < LONG.recipe.epochs * STEPS
     assert equal(prior.weights, undisturbed.weights)
     assert not list(tmp_path.glob("training/*/"))
-
-
-def test_a_killed_driver_started_again_ends_at_the_same_weights(undisturbed, tmp_path):
-    file, store = tmp_path / "prior.yaml", tmp_path / "store"
-    file.write_text(yaml.safe_dump({"prior": LONG.model_dump(), "resources": SLOW.model_dump()}))
-    command = [sys.executable, "-m", "ldaf_bench.prior", str(file), "--store", str(store)]
-    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
-    path = prior_path(store, identity_of(LONG))
-    driver = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for(lambda: newest_checkpoint(store))
-    driver.kill()
-    assert driver.wait() == -signal.SIGKILL
-    assert not path.exists()
-    settled_checkpoint(store)
-    last = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert last.returncode == 0, last.stderr
-    assert re.search(r"Mean classifier: \d\.\d\d% error on the test part of 359", last.stdout)
-    prior = load_prior(path)
-    begun = [start["step"] for start in prior.record["training"]["starts"]]
-    # Its workers may have come to the end before they died too; then there was nothing to start again.
-    assert begun[0] == 0
-    assert all(step > 0 for step in begun[1:])
-    assert equal(prior.weights, undisturbed.weights)
 
 
 def test_a_driver_that_dies_between_training_and_saving_trains_no_second_time(cluster, tmp_path, monkeypatch):

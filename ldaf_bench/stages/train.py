@@ -3,10 +3,14 @@ r"""train: a prior from its configuration, data-parallel on Ray Train. The only 
 Workers get the *prior* part's images and labels and nothing else: what they do not have cannot leak. A checkpoint is
 taken at an interval, and the run goes on from the last one after a lost worker (by itself) or a lost driver (when
 started again), with the same final weights as an undisturbed run on as many workers.
+
+The workers of a driver that was killed live on for some seconds. So every start writes into a folder of its own
+(`training/<prior>/<start>/checkpoint_*`) and only reads those of earlier ones: nobody writes where another does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import tempfile
@@ -46,6 +50,8 @@ MAX_FAILURES = 3
 """So often may workers be lost between two starts of the driver."""
 LARGEST_STATE = 20_000
 """n c of the dense flow: its Ω takes 1.6 GB then, its momentum as much again."""
+Checkpoint = tuple[dict[str, torch.Tensor], dict[str, Any]]
+"""Tensors of the model and the optimizer; step, curve and starts."""
 WORD_SECONDS = 0.5
 """Worker 0 says how far it is at most this often."""
 
@@ -77,12 +83,15 @@ def train_worker(job: dict[str, Any]) -> None:
     model.to(device)
     training = Training(DistributedDataParallel(model) if num_workers > 1 else model, config.recipe, batches)
     starts: list[dict[str, Any]] = []
-    checkpoint = ray.train.get_checkpoint()
-    if checkpoint is not None:
-        with checkpoint.as_directory() as directory:
-            tensors, state = read_checkpoint(Path(directory))
-            training.restore(tensors, state)
-            starts = state["starts"]
+    begun: Checkpoint | None = ray.get(job["begun"])
+    latest = ray.train.get_checkpoint()
+    if latest is not None:
+        with latest.as_directory() as directory:
+            begun = read_checkpoint(Path(directory))
+    if begun is not None:
+        tensors, state = begun
+        training.restore(tensors, state)
+        starts = state["starts"]
     gpus = ray.get_runtime_context().get_accelerator_ids()["GPU"]
     starts.append({"step": training.step, "workers": num_workers, "device": device.type, "gpus_of_worker_0": len(gpus)})
 
@@ -119,26 +128,27 @@ def take_checkpoint(training: Training, starts: list[dict[str, Any]], worker: in
         ray.train.report(progress, checkpoint=ray.train.Checkpoint.from_directory(directory))
 
 
-def read_checkpoint(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def read_checkpoint(directory: Path) -> Checkpoint:
     """Tensors and state of a checkpoint."""
     return load_file(directory / TENSORS), json.loads((directory / STATE).read_text())
 
 
-def drop_broken(run: Path, say: Callable[[str], None]) -> None:
-    """Remove a run that cannot be gone on with.
+def newest_checkpoint(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
+    """The checkpoint of all starts of a run that is furthest on and whole.
 
-    Ray writes its list of checkpoints in place. Whoever is killed right then leaves a file that Ray cannot read, and it
-    would fail at every start from then on.
+    Whoever is killed while writing one leaves it cut off; whoever still runs may remove one while it is read.
     """
-    listing = run / "checkpoint_manager_snapshot.json"
-    try:
-        if listing.exists():
-            newest = json.loads(listing.read_text())["latest_checkpoint_result"]
-            if newest is not None:
-                read_checkpoint(run / newest["checkpoint_dir_name"])
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        say(f"The last checkpoint in {run} is broken ({error}): training starts from the beginning.")
-        shutil.rmtree(run)
+    found = list(run.glob("*/checkpoint_*/"))
+    readable = []
+    for directory in found:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            readable.append((int(json.loads((directory / STATE).read_text())["step"]), directory))
+    for _, directory in sorted(readable, reverse=True):
+        with contextlib.suppress(OSError, ValueError, SafetensorError):
+            return read_checkpoint(directory)
+    if found:
+        say(f"No checkpoint in {run} is whole: training starts from the beginning.")
+    return None
 
 
 def word_of(training: Training) -> dict[str, Any]:
@@ -210,9 +220,9 @@ def train(
         prior = if_valid(load_prior, path, say)  # perhaps another process just finished it
         if prior is None:
             check(config, dataset.summary, resources.workers)
-            drop_broken(run, say)
             resources = fitted(resources)
-            tensors, state = _train_on_ray(config, dataset, splits, run, resources, console)
+            begun = newest_checkpoint(run, say)
+            tensors, state = _train_on_ray(config, dataset, splits, run, begun, resources, console)
             save_prior(store, config, dataset, *_outcome(tensors, state, resources))
             prior = load_prior(path)
         shutil.rmtree(run, ignore_errors=True)
@@ -235,9 +245,19 @@ def _outcome(
 
 
 def _train_on_ray(
-    config: PriorConfig, dataset: Dataset, splits: Splits, run: Path, resources: Resources, console: Console
-) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The last checkpoint of a finished run."""
+    config: PriorConfig,
+    dataset: Dataset,
+    splits: Splits,
+    run: Path,
+    begun: Checkpoint | None,
+    resources: Resources,
+    console: Console,
+) -> Checkpoint:
+    """The last checkpoint of a finished run, which goes on from `begun`."""
+    num_steps = config.recipe.epochs * (len(splits.prior) // config.recipe.batch_size)
+    if begun is not None and begun[1]["step"] == num_steps:
+        return begun
+    start = 1 + max((int(path.name) for path in run.glob("[0-9]*/")), default=0)
     board = Board.remote()  # type: ignore[attr-defined]
     # NCCL wants a device for every worker.
     nccl = workers_have_cuda(resources) and (resources.workers == 1 or resources.gpus_per_worker >= 1)
@@ -249,6 +269,7 @@ def _train_on_ray(
             "images": ray.put(dataset.images[splits.prior]),
             "labels": ray.put(dataset.labels[splits.prior]),
             "num_classes": dataset.num_classes,
+            "begun": ray.put(begun),
             "board": board,
         },
         torch_config=TorchConfig(backend="nccl" if nccl else "gloo"),
@@ -259,8 +280,8 @@ def _train_on_ray(
             | ({"GPU": resources.gpus_per_worker} if resources.gpus_per_worker else {}),
         ),
         run_config=RunConfig(
-            name=run.name,
-            storage_path=str(run.parent),
+            name=str(start),
+            storage_path=str(run),
             # Infeasible requests were refused before; a controller that fails is not tried for ever.
             failure_config=FailureConfig(max_failures=MAX_FAILURES, controller_failure_limit=MAX_FAILURES),
             checkpoint_config=CheckpointConfig(num_to_keep=2),
@@ -273,13 +294,8 @@ def _train_on_ray(
         raise TrainingError(
             f"Training failed on Ray: {error} Start it again to go on from the last checkpoint in {run}."
         ) from error
-    except KeyboardInterrupt:
-        # The run must be over before another may take its place.
-        ray.shutdown()
-        raise
     finally:
-        if ray.is_initialized():
-            ray.kill(board)
+        ray.kill(board)
     if "diverged" in word:
         shutil.rmtree(run, ignore_errors=True)
         raise DivergenceError(word["diverged"])
@@ -287,6 +303,6 @@ def _train_on_ray(
     if result.checkpoint is not None:
         with result.checkpoint.as_directory() as directory:
             tensors, state = read_checkpoint(Path(directory))
-    if state["step"] != config.recipe.epochs * (len(splits.prior) // config.recipe.batch_size):
+    if state["step"] != num_steps:
         raise TrainingError(f"Training ended early, after step {state['step']}: start it again to go on.")
     return tensors, state

@@ -1,22 +1,26 @@
 """Training on Ray ends at the same weights whatever is killed on the way."""
 
 import io
+import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from rich.console import Console
 
 from ldaf_bench.artifacts import ArtifactError, exclusive
 from ldaf_bench.data.augment import Batches
 from ldaf_bench.methods import build
 from ldaf_bench.methods.config import PriorConfig
-from ldaf_bench.methods.store import WEIGHTS, prior_id, prior_path
+from ldaf_bench.methods.store import WEIGHTS, load_prior, prior_id, prior_path
 from ldaf_bench.methods.training import DivergenceError, Training
 from ldaf_bench.resources import Resources
 from ldaf_bench.stages import train as stage
@@ -35,7 +39,7 @@ STEPS = len(digits_splits()[1].prior) // 63
 """Of an epoch of it."""
 TWO = Resources(workers=2, cpus_per_worker=1, checkpoint_seconds=0.3)
 SLOW = Resources(workers=2, cpus_per_worker=1, checkpoint_seconds=0)
-"""A checkpoint after every step: what is killed is far from its end, also if its workers live on for some seconds."""
+"""A checkpoint after every step, which takes half a second then: what is killed is far from its end."""
 PATIENCE = 120
 
 
@@ -51,10 +55,10 @@ def identity_of(config):
     return prior_id(config, digits_splits()[1].hash("prior"))
 
 
-def newest_checkpoint(store):
-    """The newest checkpoint that Ray has taken note of: a later start goes on from there."""
-    text = "".join(path.read_text() for path in store.glob("training/*/checkpoint_manager_snapshot.json"))
-    return max(re.findall(r"checkpoint_[\w.:-]+\d", text), default="")
+def checkpoint_of_start(store, number):
+    """Whether this start has got as far as a checkpoint that Ray has taken note of."""
+    listings = store.glob(f"training/*/{number}/checkpoint_manager_snapshot.json")
+    return any("checkpoint_2" in path.read_text() for path in listings)
 
 
 def wait_for(condition):
@@ -86,7 +90,7 @@ def train_workers():
 @pytest.fixture(scope="module")
 def undisturbed(cluster, tmp_path_factory):
     """A run on two workers that nothing happened to."""
-    prior = train_on(tmp_path_factory.mktemp("undisturbed"), LONG, SLOW)
+    prior = train_on(tmp_path_factory.mktemp("undisturbed"), LONG)
     (start,) = prior.record["training"]["starts"]
     assert (start["step"], start["workers"]) == (0, 2)
     return prior
@@ -96,13 +100,13 @@ def test_a_worker_killed_in_the_middle_of_an_epoch_changes_nothing(cluster, undi
     killed = []
 
     def kill():
-        wait_for(lambda: newest_checkpoint(tmp_path))
+        wait_for(lambda: checkpoint_of_start(tmp_path, 1))
         killed.append(train_workers()[-1])
         os.kill(killed[0], signal.SIGKILL)
 
     thread = threading.Thread(target=kill)
     thread.start()
-    prior = train_on(tmp_path, LONG, SLOW)
+    prior = train_on(tmp_path, LONG)
     thread.join()
     assert killed
     first, second = (start["step"] for start in prior.record["training"]["starts"])
@@ -125,31 +129,65 @@ def test_a_driver_that_dies_between_training_and_saving_trains_no_second_time(cl
     assert not list(tmp_path.glob("training/*/"))
 
 
-def break_listing(run):
-    (run / "checkpoint_manager_snapshot.json").write_text("")
+def test_a_driver_killed_and_one_stopped_and_then_a_third_end_at_the_same_weights(undisturbed, tmp_path):
+    file, store, output = tmp_path / "prior.yaml", tmp_path / "store", tmp_path / "output"
+    command = [sys.executable, "-m", "ldaf_bench.prior", str(file), "--store", str(store)]
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+
+    def start(resources):
+        file.write_text(yaml.safe_dump({"prior": LONG.model_dump(), "resources": resources.model_dump()}))
+        with output.open("w") as said:
+            return subprocess.Popen(command, env=environment, stdout=said, stderr=subprocess.STDOUT)
+
+    killed = start(SLOW)
+    wait_for(lambda: checkpoint_of_start(store, 1))
+    killed.kill()
+    killed.wait()
+    # The workers of the one that was killed may live on beside the next for some seconds.
+    stopped = start(SLOW)
+    wait_for(lambda: checkpoint_of_start(store, 2))
+    stopped.send_signal(signal.SIGINT)
+    assert stopped.wait(PATIENCE) == 130, output.read_text()
+    assert "Stopped. Start it again to go on from the last checkpoint." in output.read_text()
+    assert not prior_path(store, identity_of(LONG)).exists()
+    finishes = start(TWO)
+    assert finishes.wait(PATIENCE) == 0, output.read_text()
+    assert re.search(r"Mean classifier: \d\.\d\d% error on the test part of 359", output.read_text())
+    prior = load_prior(prior_path(store, identity_of(LONG)))
+    first, second, third = (begun["step"] for begun in prior.record["training"]["starts"])
+    assert first == 0 < second < third < LONG.recipe.epochs * STEPS
+    assert equal(prior.weights, undisturbed.weights)
+    assert not list(store.glob("training/*/"))
 
 
-def break_checkpoint(run):
-    for path in run.glob("checkpoint_*/training.safetensors"):
-        path.write_bytes(path.read_bytes()[:-1])
+def checkpoint(run, start, step):
+    directory = run / str(start) / f"checkpoint_{step}"
+    directory.mkdir(parents=True)
+    stage.save_file({"model.x": torch.full((3,), step)}, directory / stage.TENSORS)
+    (directory / stage.STATE).write_text(json.dumps({"step": step}))
+    return directory
 
 
-@pytest.mark.parametrize("damage", [break_listing, break_checkpoint])
-def test_checkpoints_that_were_cut_off_are_dropped_with_a_sentence(tmp_path, damage):
+def test_training_goes_on_from_the_furthest_whole_checkpoint_of_all_starts(tmp_path):
     said = []
-    run = tmp_path / "run"
-    checkpoint = run / "checkpoint_1"
-    checkpoint.mkdir(parents=True)
-    stage.save_file({"model.x": torch.zeros(3)}, checkpoint / stage.TENSORS)
-    (checkpoint / stage.STATE).write_text("{}")
-    listing = '{"latest_checkpoint_result": {"checkpoint_dir_name": "checkpoint_1"}}'
-    (run / "checkpoint_manager_snapshot.json").write_text(listing)
-    stage.drop_broken(run, said.append)
-    assert run.exists()
+
+    def newest():
+        found = stage.newest_checkpoint(tmp_path, said.append)
+        return found and (int(found[0]["model.x"][0]), found[1]["step"])
+
+    assert newest() is None
     assert not said
-    damage(run)
-    stage.drop_broken(run, said.append)
-    assert not run.exists()
+    # The workers of a killed first start may have come further than the second start, which began before they ended.
+    one, two, three = checkpoint(tmp_path, 1, 7), checkpoint(tmp_path, 2, 12), checkpoint(tmp_path, 1, 30)
+    assert newest() == (30, 30)
+    tensors = three / stage.TENSORS
+    tensors.write_bytes(tensors.read_bytes()[:-1])
+    assert newest() == (12, 12)
+    (two / stage.STATE).write_text('{"step": 12')
+    assert newest() == (7, 7)
+    assert not said
+    (one / stage.TENSORS).unlink()
+    assert newest() is None
     assert "training starts from the beginning" in said[0]
 
 

@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torchvision.models import resnet18 as torchvision_resnet18
 
 
 class Backbone(nn.Module):
@@ -33,8 +32,11 @@ class ResNet18(Backbone):
     """torchvision's ResNet18 for small images."""
 
     def __init__(self, channels: int, size: tuple[int, int]) -> None:
+        # Here, because it takes longer to import than torch, and every worker of every other backbone would wait.
+        from torchvision.models import resnet18
+
         super().__init__()
-        network = torchvision_resnet18(weights=None)
+        network = resnet18(weights=None)
         network.conv1 = nn.Conv2d(channels, 64, 3, stride=1, padding=1, bias=False)
         nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
         network.maxpool = nn.Identity()

@@ -6,8 +6,9 @@ Made before anything runs and from the suite alone, so that nothing that is seen
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from ldaf_bench.artifacts import fingerprint
@@ -55,7 +56,7 @@ class PlannedPosterior:
     epsilon: float
     """ε of the bound that the fit minimizes; any value is valid, the first of the suite is taken."""
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """Its name."""
         return fingerprint({"format": FORMAT, **asdict(self)})
@@ -78,7 +79,7 @@ class PlannedCell:
     num_integrations: int
     """What δ′ is divided by."""
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """Its name."""
         return fingerprint({"format": FORMAT, **asdict(self)})
@@ -96,7 +97,27 @@ class Plan:
 
     def cells_of(self, posterior: PlannedPosterior | None, prior: str) -> tuple[PlannedCell, ...]:
         """The cells of one posterior, or of a prior's mean classifier."""
-        return tuple(cell for cell in self.cells if cell.posterior == posterior and cell.prior == prior)
+        return tuple(self._by_owner.get((posterior, prior), ()))
+
+    @cached_property
+    def _by_owner(self) -> dict[tuple[PlannedPosterior | None, str], list[PlannedCell]]:
+        found: dict[tuple[PlannedPosterior | None, str], list[PlannedCell]] = {}
+        for cell in self.cells:
+            found.setdefault((cell.posterior, cell.prior), []).append(cell)
+        return found
+
+    @property
+    def identity(self) -> str:
+        """A name for all that the plan asks for."""
+        return fingerprint({"cells": [cell.identity for cell in self.cells], **self.suite.model_dump(mode="json")})
+
+    def posterior_axes(self) -> dict[str, tuple[Any, ...]]:
+        """The axes whose grid the posteriors are."""
+        return _posterior_axes(self.suite, self.priors)
+
+    def posterior_at(self, point: Mapping[str, Any]) -> PlannedPosterior:
+        """The posterior at a point of these axes."""
+        return _posterior_at(self.suite, {prior.identity: prior.config.seed for prior in self.priors}, point)
 
     def describe(self) -> dict[str, Any]:
         """For a JSON file: the suite as it was understood, and the budget."""
@@ -124,6 +145,8 @@ def make_plan(suite: Suite, summary: Summary) -> Plan:
     cells = tuple(_cells(suite, priors, posteriors))
     if len(cells) > MOST_CELLS:
         raise SuiteError(f"The suite has {len(cells)} cells, more than {MOST_CELLS}: shorten its axes.")
+    if suite.search is not None and not posteriors:
+        raise SuiteError("There are no posteriors to search: priors.method needs ldaf.")
     if not cells:
         raise SuiteError("The suite has no cells: certificates.bound needs a bound that fits the methods.")
     return Plan(suite, summary, priors, posteriors, cells)
@@ -155,38 +178,46 @@ def _priors(suite: Suite, summary: Summary) -> Iterator[PlannedPrior]:
 
 
 def _posteriors(suite: Suite, priors: tuple[PlannedPrior, ...]) -> Iterator[PlannedPosterior]:
+    axes = _posterior_axes(suite, priors)
+    seeds = {prior.identity: prior.config.seed for prior in priors}
+    points = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
+    # What is not fitted is one and the same however it is not fitted.
+    yield from dict.fromkeys(_posterior_at(suite, seeds, point) for point in points)
+
+
+def _posterior_axes(suite: Suite, priors: tuple[PlannedPrior, ...]) -> dict[str, tuple[Any, ...]]:
     asked = suite.posteriors
-    found: set[PlannedPosterior] = set()
-    for prior, tolerance, covariance, scale, objective, num_points, optimizer in itertools.product(
-        (prior for prior in priors if prior.config.method == "ldaf"),
-        suite.pushforwards.tolerance,
-        asked.covariance,
-        asked.scale,
-        asked.objective,
-        asked.num_points,
-        asked.optimizer,
-    ):
-        fitted = objective != "prior"
-        posterior = PlannedPosterior(
-            prior=prior.identity,
-            tolerance=tolerance,
-            covariance=covariance,
-            scale=scale,
-            seed=prior.config.seed,
-            objective=objective,
-            # What is not fitted has no points to be fitted with.
-            num_points=num_points if fitted else 0,
-            optimizer=optimizer if fitted else "",
-            learning_rate=asked.learning_rate if fitted else None,
-            epochs=asked.epochs if fitted else 0,
-            max_alternations=asked.max_alternations if fitted else 0,
-            batch_size=asked.batch_size if fitted else 0,
-            rise=asked.rise,
-            epsilon=suite.certificates.epsilon[0],
-        )
-        if posterior not in found:
-            found.add(posterior)
-            yield posterior
+    return {
+        "prior": tuple(prior.identity for prior in priors if prior.config.method == "ldaf"),
+        "tolerance": suite.pushforwards.tolerance,
+        "covariance": asked.covariance,
+        "scale": asked.scale,
+        "objective": asked.objective,
+        "num_points": asked.num_points,
+        "optimizer": asked.optimizer,
+    }
+
+
+def _posterior_at(suite: Suite, seeds: Mapping[str, int], point: Mapping[str, Any]) -> PlannedPosterior:
+    asked = suite.posteriors
+    fitted = point["objective"] != "prior"
+    return PlannedPosterior(
+        prior=point["prior"],
+        tolerance=point["tolerance"],
+        covariance=point["covariance"],
+        scale=point["scale"],
+        seed=seeds[point["prior"]],
+        objective=point["objective"],
+        # What is not fitted has no points to be fitted with.
+        num_points=point["num_points"] if fitted else 0,
+        optimizer=point["optimizer"] if fitted else "",
+        learning_rate=asked.learning_rate if fitted else None,
+        epochs=asked.epochs if fitted else 0,
+        max_alternations=asked.max_alternations if fitted else 0,
+        batch_size=asked.batch_size if fitted else 0,
+        rise=asked.rise,
+        epsilon=suite.certificates.epsilon[0],
+    )
 
 
 def _cells(

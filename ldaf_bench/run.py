@@ -47,13 +47,16 @@ from ldaf_bench.results.store import (
     load_cell,
     load_convergence,
     load_posterior,
+    load_search,
     posterior_hash,
     posterior_path,
+    save_search,
+    search_path,
 )
 from ldaf_bench.stages.certify import Flow
 from ldaf_bench.stages.push import push
 from ldaf_bench.stages.session import ResourceError, fitted, ray_is_there, ray_session
-from ldaf_bench.stages.sweep import Job, Key, Shared, share, sweep
+from ldaf_bench.stages.sweep import Job, Key, Shared, Space, share, sweep
 from ldaf_bench.stages.train import ConfigError, TrainingError, check, train
 from ldaf_bench.suite import SuiteError, read_suite
 
@@ -126,17 +129,15 @@ class Run:
 
     def jobs(self) -> list[Job]:
         """What the sweep has to do: posteriors and cells that are not there."""
-        found = []
-        for prior in self.plan.priors:
-            found += self._job(prior.identity, None)
-        for posterior in self.plan.posteriors:
-            found += self._job(posterior.prior, posterior)
-        return found
+        owners: list[tuple[str, PlannedPosterior | None]] = [(prior.identity, None) for prior in self.plan.priors]
+        owners += [(posterior.prior, posterior) for posterior in self.plan.posteriors]
+        found = (self._job(*owner) for owner in owners)
+        return [job for job in found if job is not None]
 
-    def _job(self, prior: str, posterior: PlannedPosterior | None) -> list[Job]:
+    def _job(self, prior: str, posterior: PlannedPosterior | None) -> Job | None:
         cells = self.plan.cells_of(posterior, prior)
         if not cells or cells[0].identity in self.failures:
-            return []
+            return None
         tolerance = tolerance_of(cells[0], self.plan)
         source = self.sources[prior, tolerance].certificate.path.name
         stored, run = None, None
@@ -155,9 +156,8 @@ class Run:
             if record is not None:
                 there[cell.identity] = str(record["posterior"])
         right = "" if posterior is None else posterior_hash(stored.start, stored.gaussian) if stored else None
-        if run is None and right is not None and all(there.get(cell.identity) == right for cell in cells):
-            return []
-        return [Job((prior, tolerance), source, cells, there, posterior, stored, run)]
+        complete = run is None and right is not None and all(there.get(cell.identity) == right for cell in cells)
+        return Job((prior, tolerance), source, cells, there, complete, posterior, stored, run)
 
     def shared(self, jobs: Sequence[Job]) -> dict[Key, Shared]:
         """What the jobs need, put into the object store once."""
@@ -172,15 +172,34 @@ class Run:
         return found
 
     def sweep(self) -> None:
-        """All posteriors and cells that are not there."""
+        """All posteriors and cells that are not there; those that a search comes by, if there is to be one."""
         jobs = self.jobs()
+        if self.plan.suite.search is None:
+            self._sweep([job for job in jobs if not job.complete])
+            return
+        tried = if_valid(load_search, search_path(self.store, self.plan), self.say)
+        if tried is None:
+            fits = [job for job in jobs if job.posterior is not None]
+            numbers = {job.posterior.identity: number for number, job in enumerate(fits) if job.posterior is not None}
+            self._sweep(fits, Space(self.plan, numbers))
+            jobs = self.jobs()
+            failed = {cell.posterior for cell in self.plan.cells if cell.identity in self.failures}
+            ended = failed | {job.posterior for job in jobs if job.complete}
+            tried = frozenset(posterior.identity for posterior in ended if posterior is not None)
+            save_search(self.store, self.plan, tried)
+        missing = [job for job in jobs if not job.complete]
+        self._sweep([job for job in missing if job.posterior is None or job.posterior.identity in tried])
+
+    def _sweep(self, jobs: list[Job], space: Space | None = None) -> None:
         if not jobs:
             return
         self.start_ray()
-        self.say(f"Fitting and certifying: {len(jobs)} posteriors and mean classifiers.")
-        suite = self.plan.suite
-        shared = self.shared(jobs)
-        for failure in sweep(jobs, shared, self.store, suite.resources.cells, self.console, suite.search):
+        if space is None:
+            self.say(f"Fitting and certifying: {len(jobs)} posteriors and mean classifiers.")
+        else:
+            self.say(f"Searching: {space.asked.samples} times among {len(jobs)} posteriors.")
+        resources, shared = self.plan.suite.resources.cells, self.shared(jobs)
+        for failure in sweep(jobs, shared, self.store, resources, self.console, space):
             job = jobs[failure.job]
             for cell in job.cells:
                 path = cell_path(self.store, cell.identity)
@@ -216,6 +235,11 @@ def show_plan(plan: Plan, store: Path, console: Console) -> None:
         )
     else:
         lines.append("Nothing is chosen by its certificate (report: all), so that nothing has to be paid for choosing.")
+    if plan.suite.search is not None:
+        lines.append(
+            f"Search: {plan.suite.search.searcher} is asked {plan.suite.search.samples} times for one of the "
+            f"{len(plan.posteriors)} posteriors; all of them are paid for."
+        )
     for stage in ("train", "push"):
         have = getattr(plan.suite.resources, stage)
         lines.append(f"Resources to {stage}: {have.workers} workers, {have.gpus_per_worker:g} GPUs each.")

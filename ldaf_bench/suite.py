@@ -228,12 +228,13 @@ class AllResources(Section):
 
 
 class Search(Section):
-    """Instead of the whole grid: some of it, chosen by one of Ray Tune's searchers; the whole grid is paid for."""
+    """Instead of all posteriors: some, found by one of Ray Tune's searchers; all of them are paid for."""
 
     searcher: Literal["random", "optuna"] = "optuna"
     scheduler: Literal["none", "asha"] = "none"
-    samples: Count
-    """Posteriors to try."""
+    """`asha`: fits whose bound falls behind others' are stopped early."""
+    samples: Annotated[int, Field(ge=1, le=10_000, strict=True)]
+    """How often the searcher is asked; what it asks for twice is computed once."""
 
 
 class Suite(Section):
@@ -251,6 +252,16 @@ class Suite(Section):
     convergence: Convergence | None = None
     search: Search | None = None
     resources: AllResources = AllResources()
+
+    @model_validator(mode="after")
+    def _searches_are_paid_for(self) -> Self:
+        if self.search is not None and self.certificates.report != "best":
+            raise ValueError(
+                "a search chooses by certificates, which has to be paid for: set certificates.report: best"
+            )
+        if self.search is not None and self.convergence is not None:
+            raise ValueError("a search may not come by the posteriors that convergence is shown for: leave out one")
+        return self
 
 
 def _require_power(count: int) -> None:

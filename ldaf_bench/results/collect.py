@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,9 @@ from ldaf_bench.results.store import (
     load_cell,
     load_convergence,
     load_posterior,
+    load_search,
     posterior_path,
+    search_path,
 )
 
 RESULTS_FILE, CURVES_FILE = "results.parquet", "curves.parquet"
@@ -43,8 +45,10 @@ def collect(
 ) -> tuple[pa.Table, pa.Table]:
     """Both tables, in the plan's order. `failures` says of a cell why it is not there."""
     planned = {prior.identity: prior for prior in plan.priors}
-    rows = [row for cell in plan.cells for row in _rows(plan, planned[cell.prior], cell, store, sources, failures)]
-    return _table(RECORD, rows), _table(CURVES, list(_curves(plan, store, sources)))
+    wanted = wanted_cells(plan, store)
+    rows = [row for cell in wanted for row in _rows(plan, planned[cell.prior], cell, store, sources, failures)]
+    posteriors = list(dict.fromkeys(cell.posterior for cell in wanted if cell.posterior is not None))
+    return _table(RECORD, rows), _table(CURVES, list(_curves(plan, posteriors, store, sources)))
 
 
 def write_table(table: pa.Table, path: Path) -> None:
@@ -67,9 +71,12 @@ def _table(columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> pa.Table:
     return pa.table(arrays, schema=schema(columns))
 
 
-def untried(plan: Plan, store: Path, cell: PlannedCell) -> bool:
-    """Whether a search did not come by this cell; it was paid for like all others."""
-    return plan.suite.search is not None and not cell_path(store, cell.identity).exists()
+def wanted_cells(plan: Plan, store: Path) -> tuple[PlannedCell, ...]:
+    """All cells but those that a search did not come by; these were paid for like all others."""
+    if plan.suite.search is None:
+        return plan.cells
+    tried = load_search(search_path(store, plan))
+    return tuple(cell for cell in plan.cells if cell.posterior is None or cell.posterior.identity in tried)
 
 
 def tolerance_of(cell: PlannedCell, plan: Plan) -> float | None:
@@ -115,8 +122,6 @@ def _rows(
     if cell.identity in failures:
         yield {**identity, "error": failures[cell.identity]}
         return
-    if untried(plan, store, cell):
-        return
     found = sources[prior.identity, tolerance_of(cell, plan)]
     source = found.certificate.path.name
     stored = load_cell(cell_path(store, cell.identity), source)
@@ -145,7 +150,9 @@ def _posterior_columns(posterior: PlannedPosterior | None, store: Path, source: 
     return {name: value for name, value in about.items() if name != "history"}
 
 
-def _curves(plan: Plan, store: Path, sources: Mapping[tuple[str, float | None], Sources]) -> Iterator[dict[str, Any]]:
+def _curves(
+    plan: Plan, posteriors: Sequence[PlannedPosterior], store: Path, sources: Mapping[tuple[str, float | None], Sources]
+) -> Iterator[dict[str, Any]]:
     suite = plan.suite.suite
     told: set[str] = set()
     for (prior, _), found in sources.items():
@@ -157,7 +164,7 @@ def _curves(plan: Plan, store: Path, sources: Mapping[tuple[str, float | None], 
                 for series in ("loss", "accuracy", "images_per_second"):
                     point = {"x": float(row["epoch"] + 1), "y": float(row[series]), "seconds": elapsed}
                     yield {"suite": suite, "prior": prior, "cell": "", "kind": "training", "series": series, **point}
-    for posterior in plan.posteriors:
+    for posterior in posteriors:
         path = posterior_path(store, posterior.identity)
         if (posterior.prior, posterior.tolerance) in sources and path.exists():
             source = sources[posterior.prior, posterior.tolerance].certificate.path.name

@@ -6,9 +6,10 @@ weights under the same name is not taken for it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ldaf_bench.artifacts import ArtifactError, read_manifest, whole_directory, write_manifest
-from ldaf_bench.plan import PlannedCell, PlannedPosterior
+from ldaf_bench.plan import Plan, PlannedCell, PlannedPosterior
 from ldaf_bench.theory.gaussian import Dense, DiagonalRankOne, Gaussian
 
 TENSORS, MANIFEST = "gaussians.safetensors", "about.json"
@@ -105,6 +106,10 @@ def save_cell(store: Path, cell: PlannedCell, source: str, posterior: str, rows:
     `source` is the name of the pushforward on the certificate part, `posterior` the hash of the posterior.
     """
     path = cell_path(store, cell.identity)
+    with contextlib.suppress(ArtifactError):
+        # The last words of a run that was killed may come while the next reads: what is right is not touched.
+        if load_cell(path, source)["posterior"] == posterior:
+            return path
     shutil.rmtree(path, ignore_errors=True)
     with whole_directory(path) as directory:
         content = {"cell": cell.identity, "planned": asdict(cell), "source": source, "posterior": posterior}
@@ -133,6 +138,25 @@ def load_convergence(path: Path, source: str) -> dict[str, Any]:
     record = read_manifest(path, MANIFEST, frozenset())
     _require_origin(path, record, "convergence", source)
     return record
+
+
+def search_path(store: Path, plan: Plan) -> Path:
+    """Where the outcome of a plan's search is."""
+    return store / "searches" / plan.identity
+
+
+def save_search(store: Path, plan: Plan, tried: Collection[str]) -> None:
+    """Write which posteriors a search came by, once it is over."""
+    with whole_directory(search_path(store, plan)) as directory:
+        write_manifest(directory, MANIFEST, {"search": plan.identity, "tried": sorted(tried), "finished": _now()})
+
+
+def load_search(path: Path) -> frozenset[str]:
+    """The posteriors that a search came by."""
+    record = read_manifest(path, MANIFEST, frozenset())
+    if record.get("search") != path.name:
+        raise ArtifactError(f"{path} holds another search than its name says: delete it and run again.")
+    return frozenset(record["tried"])
 
 
 def _require_origin(path: Path, record: Mapping[str, Any], kind: str, source: str) -> None:

@@ -8,7 +8,8 @@ a sweep that was stopped goes on with what is missing.
 
 from __future__ import annotations
 
-import json
+import contextlib
+import math
 import shutil
 import tempfile
 import warnings
@@ -21,13 +22,22 @@ import ray
 import torch
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
-from ray.tune.search.optuna import OptunaSearch
+from ray.tune.search import BasicVariantGenerator
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rich.console import Console
 
+from ldaf_bench.artifacts import ArtifactError
 from ldaf_bench.methods.pushed import Pushed
-from ldaf_bench.plan import PlannedCell, PlannedPosterior
-from ldaf_bench.results.store import StoredPosterior, posterior_hash, save_cell, save_convergence, save_posterior
+from ldaf_bench.plan import Plan, PlannedCell, PlannedPosterior
+from ldaf_bench.results.store import (
+    StoredPosterior,
+    cell_path,
+    load_cell,
+    posterior_hash,
+    save_cell,
+    save_convergence,
+    save_posterior,
+)
 from ldaf_bench.stages.certify import (
     Arrays,
     Fitted,
@@ -57,6 +67,8 @@ class Job:
     cells: tuple[PlannedCell, ...]
     there: Mapping[str, str]
     """Cells that are on disk already, and the hash of the posterior that they are of."""
+    complete: bool
+    """Whether all is on disk already."""
     posterior: PlannedPosterior | None = None
     stored: StoredPosterior | None = None
     """The posterior, if it is on disk already."""
@@ -100,13 +112,53 @@ def _arrays(reference: Any) -> Arrays:
     return Arrays(Pushforward(**tensors), features, labels)
 
 
+@dataclass(frozen=True)
+class Space:
+    """The grid of posteriors as a space to search."""
+
+    plan: Plan
+    numbers: Mapping[str, int]
+    """The job of every posterior."""
+
+    @property
+    def asked(self) -> Search:
+        """What the suite says about the search."""
+        assert self.plan.suite.search is not None
+        return self.plan.suite.search
+
+    @property
+    def max_reports(self) -> int:
+        """Of one fit: its start and every alternation; and the certificate."""
+        return self.plan.suite.posteriors.max_alternations + 2
+
+    def axes(self) -> dict[str, Any]:
+        """For Ray Tune."""
+        return {name: tune.choice(list(values)) for name, values in self.plan.posterior_axes().items()}
+
+    def place(self, point: Mapping[str, Any]) -> int:
+        """The number of the job at a point."""
+        return self.numbers[self.plan.posterior_at(point).identity]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all trials have in common."""
+
+    jobs: tuple[Job, ...]
+    shared: Mapping[Key, Shared]
+    writer: Any
+    threads: int
+    search: Space | None
+
+
 @ray.remote(num_cpus=0, max_restarts=0)
 class Writer:
     """The one process that writes results; on the driver's node, where the store is."""
 
-    def __init__(self, store: str, total: int) -> None:
-        self.store = Path(store)
+    def __init__(self, store: str, jobs: list[Job], total: int) -> None:
+        self.store, self.jobs = Path(store), jobs
         self.done, self.total = 0, total
+        self.ended: set[int] = set()
         self.failures: list[Failure] = []
 
     def posterior(self, job: Job, fitted: Fitted) -> None:
@@ -122,11 +174,25 @@ class Writer:
         """Write a convergence run."""
         save_convergence(self.store, identity, source, rows)
 
+    def has(self, job: int) -> bool:
+        """Whether a job has ended before: searches may ask for one twice."""
+        return job in self.ended
+
     def finished(self, job: int, failure: str | None) -> None:
         """Take note of the end of a job."""
         self.done += 1
+        self.ended.add(job)
         if failure is not None:
             self.failures.append(Failure(job, failure))
+
+    def value(self, job: int) -> float:
+        """The smallest certificate of a job, 1 if it failed."""
+        found = [1.0]
+        for cell in self.jobs[job].cells:
+            with contextlib.suppress(ArtifactError):
+                rows = load_cell(cell_path(self.store, cell.identity), self.jobs[job].source)["rows"]
+                found += [row["value"] for row in rows if row["certified"]]
+        return min(found)
 
     def read(self) -> dict[str, Any]:
         """How far the sweep is."""
@@ -137,17 +203,14 @@ class Writer:
         return self.failures
 
 
-def run_job(job: Job, shared: Shared, writer: Any, watch: Callable[[Alternation], None]) -> float:
-    """Fit, integrate, certify; each result is written before the next is begun. Returns the smallest certificate."""
+def run_job(job: Job, shared: Shared, writer: Any, watch: Callable[[Alternation], None]) -> None:
+    """Fit, integrate, certify; each result is written before the next is begun."""
     certificate = _arrays(shared.certificate)
-    values = []
     if job.posterior is None:
         for cell in job.cells:
             if cell.identity not in job.there:
-                rows = certify_mean(cell, certificate)
-                ray.get(writer.cell.remote(cell, job.source, "", rows))
-                values += [row["value"] for row in rows]
-        return min(values, default=1.0)
+                ray.get(writer.cell.remote(cell, job.source, "", certify_mean(cell, certificate)))
+        return
     assert shared.flow is not None
     if job.stored is None:
         prior_data = None if shared.prior is None else _arrays(shared.prior)
@@ -161,53 +224,38 @@ def run_job(job: Job, shared: Shared, writer: Any, watch: Callable[[Alternation]
             rows = certify_cell(cell, fitted, certificate, shared.flow)
             rows = [{**row, "peak_bytes": peak_bytes()} for row in rows]
             ray.get(writer.cell.remote(cell, job.source, posterior, rows))
-            values += [row["value"] for row in rows]
     if job.convergence is not None:
         identity, asked = job.convergence
         rows = convergence(
             fitted, certificate, asked.integrator, asked.num_points, asked.repeats, asked.reference_points
         )
         ray.get(writer.convergence.remote(identity, job.source, rows))
-    return min(values, default=1.0)
 
 
-def trial(
-    config: dict[str, Any],
-    jobs: Sequence[Job],
-    places: Mapping[str, int],
-    shared: Mapping[Key, Shared],
-    writer: Any,
-    threads: int,
-) -> None:
+def trial(config: dict[str, Any], *, work: Work) -> None:
     """A trial of Ray Tune: the job of this number, or at this point of a search."""
-    torch.set_num_threads(threads)
-    number = config["job"] if "job" in config else places[_point(config)]
-    job, failure, value = jobs[number], None, 1.0
+    torch.set_num_threads(work.threads)
+    number = config["job"] if work.search is None else work.search.place(config)
+    surrogate = math.inf
 
     def watch(alternation: Alternation) -> None:
-        # For schedulers that stop early. Only the surrogate is known yet, and it may exceed 1.
-        if "job" not in config:
-            tune.report({"value": alternation.bound})
+        nonlocal surrogate
+        surrogate = alternation.bound
+        if work.search is not None:
+            # For schedulers that stop early; the certificate is not known yet.
+            tune.report({"surrogate": surrogate, "value": 1.0})
 
+    job, failure = work.jobs[number], None
     try:
-        value = run_job(job, shared[job.key], writer, watch)
+        if work.search is None or not ray.get(work.writer.has.remote(number)):
+            run_job(job, work.shared[job.key], work.writer, watch)
     except Exception as error:
         # A cell that cannot be computed is a row of the results that says so, and no reason to stop.
         cause = getattr(error, "cause", None) or error  # what a remote call raised there
         failure = f"{type(cause).__name__}: {' '.join(str(cause).split())[:500]}"
-    ray.get(writer.finished.remote(number, failure))
-    tune.report({"value": value})
-
-
-def _axes(job: Job) -> dict[str, str]:
-    """The place of a posterior in its suite's grid."""
-    assert job.posterior is not None
-    free = ("prior", "tolerance", "covariance", "scale", "objective", "num_points", "optimizer")
-    return {name: str(getattr(job.posterior, name)) for name in free}
-
-
-def _point(axes: Mapping[str, str]) -> str:
-    return json.dumps(dict(sorted(axes.items())))
+    ray.get(work.writer.finished.remote(number, failure))
+    if work.search is not None:
+        tune.report({"surrogate": surrogate, "value": ray.get(work.writer.value.remote(number))})
 
 
 def sweep(
@@ -216,25 +264,23 @@ def sweep(
     store: Path,
     resources: CellResources,
     console: Console,
-    search: Search | None = None,
+    search: Space | None = None,
 ) -> list[Failure]:
     """Run all jobs, or those that a search comes by; returns those that failed."""
-    if not jobs:
+    total = len(jobs) if search is None else search.asked.samples
+    if not jobs or total == 0:
         return []
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    total = len(jobs) if search is None else search.samples
-    writer = Writer.options(scheduling_strategy=here).remote(str(store.resolve()), total)  # type: ignore[attr-defined]
-    places = {_point(_axes(job)): number for number, job in enumerate(jobs) if job.posterior is not None}
-    parameters = {"jobs": list(jobs), "places": places, "shared": dict(shared), "writer": writer}
+    writer = Writer.options(scheduling_strategy=here).remote(str(store.resolve()), list(jobs), total)  # type: ignore[attr-defined]
+    work = Work(tuple(jobs), shared, writer, resources.cpus, search)
     trainable = tune.with_resources(
-        tune.with_parameters(trial, **parameters, threads=resources.cpus),
-        {"CPU": resources.cpus, "GPU": resources.gpus},
+        tune.with_parameters(trial, work=work), {"CPU": resources.cpus, "GPU": resources.gpus}
     )
     place = Path(tempfile.mkdtemp(prefix="ldaf_bench_tune_"))
     try:
         tuner = tune.Tuner(
             trainable,
-            param_space=_space(jobs, search),
+            param_space={"job": tune.grid_search(list(range(len(jobs))))} if search is None else search.axes(),
             tune_config=_strategy(resources, search),
             run_config=tune.RunConfig(
                 name="sweep",
@@ -248,7 +294,7 @@ def sweep(
         known = {failure.job for failure in failures}
         # What ended without a word: a process that was killed too often.
         for result in results:
-            number = result.config["job"] if "job" in result.config else places[_point(result.config)]
+            number = result.config["job"] if search is None else search.place(result.config)
             if result.error is not None and number not in known:
                 reason = str(result.error).strip().splitlines()[-1]
                 failures.append(Failure(number, f"The process was lost: {reason}"))
@@ -259,24 +305,24 @@ def sweep(
             ray.kill(writer)
 
 
-def _space(jobs: Sequence[Job], search: Search | None) -> dict[str, Any]:
-    """What Tune chooses from: every job once, or every axis that has a choice."""
-    if search is None:
-        return {"job": tune.grid_search(list(range(len(jobs))))}
-    points = [_axes(job) for job in jobs if job.posterior is not None]
-    return {name: tune.choice(sorted({point[name] for point in points})) for name in points[0]}
-
-
-def _strategy(resources: CellResources, search: Search | None) -> tune.TuneConfig:
+def _strategy(resources: CellResources, search: Space | None) -> tune.TuneConfig:
     at_once = resources.at_once or None
     if search is None:
         return tune.TuneConfig(reuse_actors=True, max_concurrent_trials=at_once)
+    searcher: Any = BasicVariantGenerator(random_state=0)
+    if search.asked.searcher == "optuna":
+        # Imported here: nobody who does not search should wait for it.
+        from optuna.samplers import TPESampler
+        from ray.tune.search.optuna import OptunaSearch
+
+        searcher = OptunaSearch(metric="value", mode="min", sampler=TPESampler(seed=0))
+    scheduler = None
+    if search.asked.scheduler == "asha":
+        scheduler = ASHAScheduler(metric="surrogate", mode="min", max_t=search.max_reports, grace_period=2)
     return tune.TuneConfig(
-        metric="value",
-        mode="min",
-        num_samples=search.samples,
+        num_samples=search.asked.samples,
         reuse_actors=True,
         max_concurrent_trials=at_once,
-        search_alg=OptunaSearch(seed=0) if search.searcher == "optuna" else None,
-        scheduler=ASHAScheduler() if search.scheduler == "asha" else None,
+        search_alg=searcher,
+        scheduler=scheduler,
     )

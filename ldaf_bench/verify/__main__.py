@@ -26,7 +26,7 @@ from ldaf_bench.messages import printable
 from ldaf_bench.methods.pushed import Pushed, load_pushed, origin_of, pushed_path
 from ldaf_bench.methods.store import load_prior, prior_path
 from ldaf_bench.plan import Plan, make_plan
-from ldaf_bench.results.collect import CURVES_FILE, RESULTS_FILE, Sources, collect, tolerance_of, untried
+from ldaf_bench.results.collect import CURVES_FILE, RESULTS_FILE, Sources, collect, tolerance_of, wanted_cells
 from ldaf_bench.results.store import cell_path, load_cell, load_posterior, posterior_hash, posterior_path
 from ldaf_bench.suite import Suite, SuiteError
 from ldaf_bench.verify.checks import VerifyError, check_mean, check_prior, check_pushforward, check_risk, check_row
@@ -67,9 +67,7 @@ def read_sources(plan: Plan, store: Path, dataset: Dataset | None) -> dict[tuple
 def check_cells(plan: Plan, store: Path, sources: dict[tuple[str, float | None], Sources]) -> int:
     """Every certificate of every cell; returns how many."""
     count = 0
-    for cell in plan.cells:
-        if untried(plan, store, cell):
-            continue
+    for cell in wanted_cells(plan, store):
         certificate = sources[cell.prior, tolerance_of(cell, plan)].certificate
         record = load_cell(cell_path(store, cell.identity), certificate.path.name)
         if cell.posterior is None:

@@ -1,0 +1,73 @@
+"""A search tries some posteriors, pays for all, and ends up with certificates that hold up like any other."""
+
+import pytest
+
+from ldaf_bench.results.store import load_search
+from tests.places import SMALL, Place, steady
+
+SEARCH = {
+    **SMALL,
+    "priors": {**SMALL["priors"], "method": "ldaf"},
+    "posteriors": {
+        "covariance": ["code", "constant", "isotropic"],
+        "scale": [0.03, 0.1, 1.0],
+        "objective": ["lambda", "prior"],
+        "num_points": 64,
+        "max_alternations": 4,
+    },
+    "risks": {"integrator": "mc", "num_points": 16},
+    "certificates": {"bound": ["kl", "test_set"], "report": "best"},
+    "convergence": None,
+    "search": {"searcher": "optuna", "scheduler": "asha", "samples": 8},
+}
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    place = Place(tmp_path_factory.mktemp("searched"), SEARCH)
+    assert place.run() == 0
+    return place
+
+
+def test_a_search_tries_some_posteriors_and_pays_for_all(searched):
+    frame = searched.table().to_pandas()
+    assert frame["error"].isna().all()
+    tried = frame[frame["integrator"].notna()]
+    # 3 covariances × 3 scales × 2 objectives could have been tried, from 9 starts
+    assert 2 <= len(tried) <= 8
+    assert set(tried["num_priors"]) == {9}
+    assert set(tried["num_integrations"]) == {18}
+    assert len(frame) == len(tried) + 1
+    assert searched.verify() == 0
+
+
+def test_a_search_that_is_over_is_not_begun_again(searched, monkeypatch):
+    before, table = searched.files(), searched.table()
+    monkeypatch.setattr("ldaf_bench.run.ray_session", None)
+    monkeypatch.setattr("ldaf_bench.run.ray_is_there", lambda: False)
+    assert searched.run() == 0
+    assert searched.files() == before
+    assert steady(searched.table()).equals(steady(table))
+
+
+def test_what_a_search_found_and_lost_is_made_again_and_nothing_else(searched):
+    before, table = searched.files(), searched.table()
+    (record,) = searched.store.glob("searches/*")
+    lost = searched.store / "posteriors" / min(load_search(record)) / "about.json"
+    lost.unlink()
+    assert searched.verify() == 1
+    assert searched.run() == 0
+    made = {name.split("/")[0] for name, when in searched.files().items() if before.get(name) != when}
+    assert made == {"posteriors"}
+    assert steady(searched.table()).equals(steady(table))
+
+
+def test_a_search_that_lost_its_record_counts_what_is_there(searched):
+    (record,) = searched.store.glob("searches/*")
+    tried = load_search(record)
+    (record / "about.json").write_text("{}")
+    before = searched.files()
+    assert searched.run() == 0
+    assert load_search(record) >= tried
+    kept = [name for name in before if name.split("/")[0] in ("posteriors", "cells")]
+    assert {name: searched.files()[name] for name in kept} == {name: before[name] for name in kept}

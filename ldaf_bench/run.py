@@ -298,20 +298,31 @@ def execute(options: argparse.Namespace, console: Console) -> int:
 
 
 def show_results(results: pa.Table, console: Console) -> None:
-    """The certificates by flow, covariance and bound: mean over seeds."""
+    """The certificates at the first ε: a line for every classifier, a column for every bound."""
     frame = results.to_pandas()
     frame = frame[frame["error"].isna() & frame["certified"].fillna(False).astype(bool)]
     if frame.empty:
         return
-    table = Table(title="Certified, mean over seeds", box=box.SIMPLE)
-    headings = ["method", "flow", "covariance", "bound", "epsilon"]
-    for heading in (*headings, "certificate", "test error"):
-        table.add_column(heading, justify="left" if heading in headings[:4] else "right")
-    frame = frame.assign(
-        test=frame["test_risk"].fillna(frame["mean_test_error"]), covariance=frame["covariance"].fillna("–")
+    epsilon = frame["epsilon"].iloc[0]
+    frame = frame[frame["epsilon"] == epsilon].assign(
+        test=frame["test_risk"].fillna(frame["mean_test_error"]),
+        classifier=frame["flow"].where(frame["method"] == "ldaf", frame["method"]),
+        covariance=frame["covariance"].fillna("mean"),
     )
-    for keys, rows in frame.groupby(headings, sort=False):
-        table.add_row(*(str(key) for key in keys), f"{rows['value'].mean():.2%}", f"{rows['test'].mean():.2%}")
+    bounds = list(dict.fromkeys(frame["bound"]))
+    table = Table(
+        title=f"Certified at ε = {epsilon:g}, and error on the test part; in %, mean over seeds and other settings",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("flow", no_wrap=True)
+    table.add_column("covar.", no_wrap=True)
+    for heading in ("test", *bounds):
+        table.add_column(heading, justify="right", overflow="fold")
+    for keys, rows in frame.groupby(["classifier", "covariance"], sort=False):
+        means = rows.groupby("bound")["value"].mean().to_dict()
+        values = [rows["test"].mean(), *(means.get(bound) for bound in bounds)]
+        table.add_row(*keys, *("" if value is None else f"{100 * value:.2f}" for value in values))
     console.print(table)
 
 

@@ -1,8 +1,8 @@
 """A suite end to end: certificates that hold up, nothing made twice, nothing lost whatever is killed."""
 
 import json
+import math
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -15,12 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ldaf_bench.artifacts import write_manifest
 from ldaf_bench.results.record import CURVES, RECORD, schema
+from ldaf_bench.verify.checks import kl_inverse, slow_bound
 from tests.places import SMALL, Place, steady
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(cluster, tmp_path_factory):
     place = Place(tmp_path_factory.mktemp("finished"))
     assert place.run() == 0
     return place
@@ -120,6 +122,48 @@ def test_an_edited_table_is_noticed(copied, column):
     assert copied.verify() == 1
 
 
+def forge(place, integrator, change):
+    """A cell with other numbers that fit each other, and right checksums: only computing it again can tell."""
+    for path in sorted(place.store.glob("cells/*/about.json")):
+        content = json.loads(path.read_text())
+        if content["planned"]["integrator"] == integrator:
+            break
+    for name in ("checksum", "files"):
+        content.pop(name)
+    for row in content["rows"]:
+        change(row)
+        risk, num_data = row["risk_upper"] or row["risk"], 719
+        epsilon = row["epsilon"] / row["num_priors"]
+        row["value"] = min(1.0, slow_bound(row["bound"], risk, row["kl"], num_data, epsilon))
+    path.unlink()
+    write_manifest(path.parent, path.name, content)
+    assert place.run() == 0  # the next run believes it
+
+
+def forget_to_pay(row):
+    """The guarantee at δ′ instead of δ′ over the number of integrations."""
+    share = row["num_evaluations"] / (719 * row["num_points"])
+    row["risk_upper"] = share * kl_inverse(row["risk"] / share, math.log(1 / row["delta"]) / row["num_evaluations"])
+
+
+@pytest.mark.parametrize(
+    ("integrator", "change", "says"),
+    [
+        ("mc", forget_to_pay, "at the δ′ that the plan pays for"),
+        ("mc", lambda row: row.update(risk_upper=row["risk"]), "at the δ′ that the plan pays for"),
+        ("forward_mc", lambda row: row.update(num_evaluations=row["num_evaluations"] // 2), "not drawn for all"),
+        ("bonferroni", lambda row: row.update(risk_upper=row["risk_upper"] - 1e-4), "the risk's guarantee is"),
+        ("qmc", lambda row: row.update(risk_upper=row["risk"], certified=True), "does not allow"),
+        ("mc", lambda row: row.update(kl=row["kl"] + 1), "KL is"),
+        ("mc", lambda row: row.update(num_priors=1), "the plan says"),
+    ],
+)
+def test_a_forged_cell_is_noticed(copied, capsys, integrator, change, says):
+    forge(copied, integrator, change)
+    assert copied.verify() == 1
+    assert says in capsys.readouterr().err
+
+
 def test_an_edited_plan_is_noticed(copied, capsys):
     path = copied.results / "small" / "plan.json"
     content = json.loads(path.read_text())
@@ -131,16 +175,11 @@ def test_an_edited_plan_is_noticed(copied, capsys):
 
 def test_what_is_deleted_or_damaged_is_made_again_and_nothing_else(copied):
     expected = {name: steady(copied.table(name)) for name in ("results", "curves")}
-    random_one = random.Random(0)
-    chosen = {}
-    for (kind, _), path in one_of_each(copied).items():
-        chosen.setdefault(kind, []).append(path)
-    assert set(chosen) == {"priors", "pushforwards", "posteriors", "cells", "convergence"}
-    for kind, paths in chosen.items():
-        path = random_one.choice(paths)
-        name = path.name
+    kinds = one_of_each(copied)
+    assert {kind for kind, _ in kinds} == {"priors", "pushforwards", "posteriors", "cells", "convergence"}
+    for number, ((kind, name), path) in enumerate(kinds.items()):
         before = copied.files()
-        if random_one.random() < 0.5:
+        if number % 2:
             path.unlink()
         else:
             path.write_bytes(b"damaged")
@@ -171,7 +210,7 @@ def test_whatever_is_killed_the_same_table_comes_out(finished, tmp_path):
     assert place.verify() == 0
 
 
-def test_a_cell_that_fails_is_a_row_with_its_error_and_the_run_goes_on(tmp_path, capsys):
+def test_a_cell_that_fails_is_a_row_with_its_error_and_the_run_goes_on(cluster, tmp_path, capsys):
     content = {
         **SMALL,
         # plain SGD diverges from this start, and says so
@@ -189,3 +228,6 @@ def test_a_cell_that_fails_is_a_row_with_its_error_and_the_run_goes_on(tmp_path,
     assert failed["value"].isna().all()
     assert frame["error"].isna().sum() == 8
     assert Path(place.results / "small" / "report.html").exists()
+    capsys.readouterr()
+    assert place.verify() == 0
+    assert "2 cells failed and claim nothing" in capsys.readouterr().out

@@ -23,7 +23,7 @@ SEARCH = {
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory):
+def searched(cluster, tmp_path_factory):
     place = Place(tmp_path_factory.mktemp("searched"), SEARCH)
     assert place.run() == 0
     return place

@@ -254,8 +254,8 @@ def trial(config: dict[str, Any], *, work: Work) -> None:
         cause = getattr(error, "cause", None) or error  # what a remote call raised there
         failure = f"{type(cause).__name__}: {' '.join(str(cause).split())[:500]}"
     ray.get(work.writer.finished.remote(number, failure))
-    if work.search is not None:
-        tune.report({"surrogate": surrogate, "value": ray.get(work.writer.value.remote(number))})
+    value = 1.0 if work.search is None else ray.get(work.writer.value.remote(number))
+    tune.report({"surrogate": surrogate, "value": value})
 
 
 def sweep(
@@ -312,10 +312,11 @@ def _strategy(resources: CellResources, search: Space | None) -> tune.TuneConfig
     searcher: Any = BasicVariantGenerator(random_state=0)
     if search.asked.searcher == "optuna":
         # Imported here: nobody who does not search should wait for it.
-        from optuna.samplers import TPESampler
+        import optuna
         from ray.tune.search.optuna import OptunaSearch
 
-        searcher = OptunaSearch(metric="value", mode="min", sampler=TPESampler(seed=0))
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        searcher = OptunaSearch(metric="value", mode="min", sampler=optuna.samplers.TPESampler(seed=0))
     scheduler = None
     if search.asked.scheduler == "asha":
         scheduler = ASHAScheduler(metric="surrogate", mode="min", max_t=search.max_reports, grace_period=2)

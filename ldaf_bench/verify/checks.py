@@ -25,6 +25,10 @@ SAMPLE = 8
 """So many data of every pushforward are computed again by dense matrix exponentials."""
 
 
+NEGLIGIBLE = 1e-7
+"""Of the risk may come from data that `mc` does not draw for."""
+
+
 class VerifyError(Exception):
     """Something does not hold."""
 
@@ -109,6 +113,33 @@ def check_risk(cell: PlannedCell, row: Mapping[str, Any], posterior: StoredPoste
         _require(
             abs(row["risk"] - estimate) <= noise, f"{name}: the risk is about {estimate:.6f}, not {row['risk']:.6f}."
         )
+
+
+def check_guarantee(cell: PlannedCell, row: Mapping[str, Any], posterior: StoredPosterior, certificate: Pushed) -> None:
+    """The upper bound on the risk follows from what was drawn, at the confidence that the plan pays for."""
+    name, upper = f"Cell {cell.identity}", row["risk_upper"]
+    if cell.integrator == "bonferroni":
+        pushed = certificate.pushforward
+        mean, rows, factor = (part.double().numpy() for part in (pushed.mean, pushed.rows, posterior.gaussian.factor()))
+        low = high = float(dense.tree_bound(mean, rows, factor, certificate.labels.numpy()).mean())
+    elif upper is not None:
+        num_data, draws = len(certificate.labels), row["num_evaluations"]
+        share = draws / (num_data * cell.num_points)
+        _require(
+            0 <= share <= 1, f"{name} has {draws} draws, which is not {cell.num_points} for some of {num_data} data."
+        )
+        _require(cell.integrator != "forward_mc" or share == 1, f"{name} has not drawn for all data.")
+        low, high = row["risk"] - NEGLIGIBLE, row["risk"]
+        if draws:
+            complexity = math.log(cell.num_integrations / cell.delta) / draws
+            low, high = (share * kl_inverse(min(1.0, max(0.0, risk) / share), complexity) for risk in (low, high))
+        high = min(1.0, high + NEGLIGIBLE)
+    else:
+        return
+    _require(
+        low - 1e-7 <= upper <= high + 1e-7,
+        f"{name}: the risk's guarantee is {high:.7f}, not {upper:.7f}, at the δ′ that the plan pays for.",
+    )
 
 
 def check_mean(cell: PlannedCell, row: Mapping[str, Any], certificate: Pushed) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.linalg
+import scipy.sparse.csgraph
+import scipy.special
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -106,3 +108,33 @@ def monte_carlo(
         entropy.append(loss.mean())
         error.append(loss.std() / np.sqrt(num_draws))
     return np.array(zero_one), np.array(entropy), np.array(error)
+
+
+def joint_tail(h: Array, k: Array, correlation: Array) -> Array:
+    """P(X > h, Y > k) of standard normals with this correlation, by Owen's T function. [Owen56]"""
+    h, k = (np.where(np.abs(a) < 1e-12, 1e-12, -a) for a in (h, k))  # P(X < −h, Y < −k), and nothing is divided by 0
+    root = np.sqrt(1 - correlation**2)
+    owen = scipy.special.owens_t(h, (k / h - correlation) / root) + scipy.special.owens_t(
+        k, (h / k - correlation) / root
+    )
+    return np.asarray((scipy.special.ndtr(h) + scipy.special.ndtr(k)) / 2 - owen - 0.5 * (h * k < 0), dtype=np.float64)
+
+
+def tree_bound(mean: Array, rows: Array, factor: Array, labels: NDArray[np.int64]) -> Array:
+    """Hunter's and Worsley's bound on the 0-1 risk of every datum, from M (m, c), Gᵀ (m, c−1, n(c−1)) and B."""
+    num_classes = mean.shape[1]
+    found = []
+    for middle, linear, label in zip(mean, rows, labels, strict=True):
+        rivals = np.delete(np.arange(num_classes), label)
+        logits = basis(num_classes) @ (linear @ factor)
+        moved = logits[rivals] - logits[label]
+        scale = np.sqrt((moved**2).sum(1))
+        limits = -(middle[rivals] - middle[label]) / scale
+        first, second = np.triu_indices(len(rivals), 1)
+        correlation = np.clip((moved @ moved.T)[first, second] / (scale[first] * scale[second]), -1 + 1e-15, 1 - 1e-15)
+        joint = np.zeros((len(rivals), len(rivals)))
+        # Edges of weight 0 would be no edges at all.
+        joint[first, second] = -np.maximum(joint_tail(limits[first], limits[second], correlation), 1e-300)
+        tree = -float(scipy.sparse.csgraph.minimum_spanning_tree(joint).sum())
+        found.append(min(1.0, float(scipy.special.ndtr(-limits).sum()) - tree))
+    return np.asarray(found)

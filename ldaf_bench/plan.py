@@ -106,7 +106,7 @@ class Plan:
             found.setdefault((cell.posterior, cell.prior), []).append(cell)
         return found
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """A name for all that the plan asks for."""
         return fingerprint({"cells": [cell.identity for cell in self.cells], **self.suite.model_dump(mode="json")})

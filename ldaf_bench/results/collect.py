@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -84,11 +85,18 @@ def tolerance_of(cell: PlannedCell, plan: Plan) -> float | None:
     return plan.suite.pushforwards.tolerance[0] if cell.posterior is None else cell.posterior.tolerance
 
 
+def _setting(prior: PlannedPrior, posterior: PlannedPosterior | None) -> str:
+    fitted = {} if posterior is None else {**asdict(posterior), "seed": None, "prior": None}
+    return fingerprint({"prior": prior.config.determines() | {"seed": None}, "posterior": fitted})
+
+
 def _identity(plan: Plan, prior: PlannedPrior, cell: PlannedCell) -> dict[str, Any]:
     config, posterior, splits = prior.config, cell.posterior, prior.splits
     flows = config.method == "ldaf"
     return {
         "suite": plan.suite.suite,
+        "plan": plan.identity,
+        "setting": _setting(prior, posterior),
         "cell": cell.identity,
         "prior": prior.identity,
         "method": config.method,

@@ -23,6 +23,8 @@ TEXT, WHOLE, REAL, TRUTH = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
 IDENTITY = (
     Column("suite", TEXT, "name of the suite"),
+    Column("plan", TEXT, "hash of the plan: of all that the suite asks for and pays for"),
+    Column("setting", TEXT, "hash of all that determines the classifier but its seed: what may be averaged over seeds"),
     Column("cell", TEXT, "hash of all that determines the cell"),
     Column("prior", TEXT, "hash of all that determines the prior's network"),
     Column("method", TEXT, "entry of METHODS"),

@@ -59,12 +59,15 @@ class Sizes:
     """Of an epoch of training; one to warm up, one to measure."""
     large_network: str = "resnet18"
     large_batch: int = 128
+    sweep_cells: tuple[int, int] = (10, 60)
+    """Of a short and a long sweep."""
 
 
 QUICK = Sizes(
     num_nodes=5, num_classes=4, num_data=60, mc_points=200, stored_points=200, fit_points=64, qmc_points=(64, 128),
     reference_points=1024, seeds=4, memory_points=(64,), nodes=(2, 4), classes=(3, 5), data=(20, 40), points=(32, 64),
     corner=(6, 6, 4), images=(1, 8, 8), network="tinynet", batch=32, steps=4, large_network="tinynet", large_batch=8,
+    sweep_cells=(1, 3),
 )  # fmt: skip
 
 

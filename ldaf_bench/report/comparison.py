@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ldaf_bench.report.grouping import FIXED_CLASSIFIER, PREFERRED, Held, applies, done, hold, over_seeds
+from ldaf_bench.report.grouping import FIXED_CLASSIFIER, Held, applies, done, hold, over_seeds
 from ldaf_bench.report.names import arm, label
 
 MEASURED = {
@@ -21,14 +21,18 @@ VARY = ("dataset", "method", "backbone", "flow", "bound", "epsilon")
 def comparison(results: pd.DataFrame) -> tuple[pd.DataFrame, Held]:
     """Columns: dataset, arm, flow, what, bound, epsilon, mean, sd, num_seeds, certified, paid; and what was held fixed.
 
-    `epsilon` is missing for what was measured. The rows come in the order in which they are to be read.
+    An arm has its suite's name where several suites have it, because suites are never averaged. `epsilon` is missing
+    for what was measured. The rows come in the order in which they are to be read.
     """
     rows, held = hold(done(results), VARY)
     several = rows[applies(rows["backbone"])]["backbone"].nunique() > 1
     rows = rows.assign(arm=[arm(row, several) for row in rows.itertuples()], flow=rows["flow"].fillna(""))
+    alike = rows.groupby(["dataset", "arm"])["suite"].transform("nunique").gt(1)
+    named = zip(rows["suite"], rows["arm"], alike, strict=True)
+    rows = rows.assign(arm=[f"{label(suite)} · {name}" if twice else name for suite, name, twice in named])
     identity = ["dataset", "arm", "flow"]
     parts = [
-        over_seeds(rows[rows["objective"].ne("prior")] if column == "test_risk" else rows, identity, column).assign(
+        over_seeds(_about(rows, column), identity, column).assign(
             what=what, bound="", epsilon=float("nan"), certified=False, paid=""
         )
         for column, what in MEASURED.items()
@@ -50,6 +54,18 @@ def comparison(results: pd.DataFrame) -> tuple[pd.DataFrame, Held]:
     return whole.loc[order].reset_index(drop=True), held
 
 
+def _about(rows: pd.DataFrame, column: str) -> pd.DataFrame:
+    """The rows that a measured quantity is taken from, one setting for each arm.
+
+    The mean classifier's error stands in the rows of its posteriors too; its own are taken where there are any.
+    """
+    if column == "test_risk":
+        return rows[rows["objective"].ne("prior")]
+    fixed = rows["bound"].isin(FIXED_CLASSIFIER)
+    own = fixed.groupby([rows["dataset"], rows["suite"], rows["arm"]], dropna=False).transform("any")
+    return rows[fixed | ~own] if column == "mean_test_error" else rows
+
+
 def ordered(bounds: list[str]) -> list[str]:
     """Bounds of stochastic classifiers first, by ORDER; what is not known by name comes between."""
     known = [*ORDER, *sorted(set(bounds) - {*ORDER, *FIXED_CLASSIFIER}), "test_set", "chernoff"]
@@ -61,9 +77,3 @@ def describe(bound: str) -> str:
     if bound == "test_set":
         return "held-out: test_set"
     return f"held-out: {label(bound)}" if bound in FIXED_CLASSIFIER else f"certificate: {label(bound)}"
-
-
-def headline_bound(bounds: list[str]) -> str:
-    """The one bound to show where there is room for one: by a fixed order, never by its value."""
-    known = [bound for bound in PREFERRED["bound"] if bound in bounds]
-    return known[0] if known else sorted(bounds)[0]

@@ -11,6 +11,9 @@ FIXED_CLASSIFIER = frozenset({"test_set", "chernoff"})
 """Bounds of the mean classifier. (`theory` has them too, but needs torch.)"""
 SEEDS = ["seed", "split_seed"]
 """What repeats a configuration."""
+SETTING = ["suite", "plan", "setting"]
+"""What has to agree before seeds are averaged: recipes, learning rates and the like are no columns of a record, but
+`setting` knows them; and two plans may pay differently for one classifier."""
 
 PREFERRED: dict[str, tuple[str, ...]] = {
     "integrator": ("mc", "forward_mc", "bonferroni", "conditional", "rqmc", "qmc"),
@@ -27,6 +30,8 @@ AXES = (
     "fit_points", "optimizer", "integrator", "num_points", "bound", "epsilon", "delta", "num_priors",
 )  # fmt: skip
 """Columns that a suite can sweep, in the order in which they are held."""
+NULLABLE = frozenset({"tolerance"})
+"""Axes whose null is a value: the precision's own tolerance, which is the finest."""
 
 Held = dict[str, list[Any]]
 """What was held: for each column the value, or one per data set."""
@@ -61,30 +66,49 @@ def distinct(frame: pd.DataFrame, name: str) -> list[Any]:
     return sorted(column[applies(column)].unique().tolist())
 
 
-def hold(results: pd.DataFrame, vary: Iterable[str]) -> tuple[pd.DataFrame, Held]:
-    """The rows that differ in the columns `vary` and in seeds only, and what was held fixed to get them.
+def settings(frame: pd.DataFrame, axis: str) -> list[Any]:
+    """The different values of an axis, sorted; None comes first where it is one."""
+    own = [None] if axis in NULLABLE and frame[axis].isna().any() else []
+    return [*own, *distinct(frame, axis)]
 
-    For each data set, and for mean and stochastic classifiers. Which value is held is decided by a rule that never
-    looks at an outcome, because taking the one with the best certificate would be a choice that nobody paid for: the
-    first of PREFERRED, the largest number of points, the smallest tolerance and ε, else the value with most rows, and
-    of equally many the middle one.
+
+def hold(results: pd.DataFrame, vary: Iterable[str]) -> tuple[pd.DataFrame, Held]:
+    """The rows that differ in the columns `vary`, in suites and in seeds only, and what was held fixed to get them.
+
+    For each data set, each plan, and for mean and stochastic classifiers. Which value is held is decided by a rule that
+    never looks at an outcome, because taking the one with the best certificate would be a choice that nobody paid for:
+    the first of PREFERRED, the largest number of points, the smallest tolerance and ε, else the value with most rows,
+    and of equally many the middle one. Where suites differ in what they have, what was held has several values.
     """
     free = {*vary, "dataset"}
-    held: Held = {}
-    parts = []
-    for _, part in results.groupby(["dataset", results["bound"].isin(FIXED_CLASSIFIER)], dropna=False, sort=False):
+    fixed = results["bound"].isin(FIXED_CLASSIFIER).rename("fixed")
+    kept: dict[Any, list[pd.DataFrame]] = {}
+    narrowed: set[str] = set()
+    for (dataset, kind, *_), part in results.groupby(["dataset", fixed, "suite", "plan"], dropna=False, sort=False):
         rows = part
         for axis in AXES:
             # Each (axis, value) is judged among the rows that are left, so that a combination that was run remains.
-            if axis in free or len(values := distinct(rows, axis)) < 2:
+            if axis in free or len(values := settings(rows, axis)) < 2:
                 continue
             value = _representative(axis, rows, values)
-            rows = rows[~applies(rows[axis]) | rows[axis].eq(value).fillna(False).astype(bool)]
-            held.setdefault(axis, [])
-            if value not in held[axis]:
-                held[axis].append(value)
-        parts.append(rows)
-    return (pd.concat(parts) if parts else results), held
+            rows = rows[_is(rows[axis], value, axis)]
+            narrowed.add(axis)
+        kept.setdefault((dataset, kind), []).append(rows)
+    whole = [pd.concat(parts) for parts in kept.values()]
+    held: Held = {}
+    for axis in [axis for axis in AXES if axis not in free]:
+        found = [settings(part, axis) for part in whole]
+        if axis in narrowed or any(len(values) > 1 for values in found):
+            held[axis] = list(dict.fromkeys(value for values in found for value in values))
+    return (pd.concat(whole) if whole else results), held
+
+
+def _is(column: pd.Series, value: Any, axis: str) -> pd.Series:
+    """Where an axis has a value, or does not apply."""
+    if value is None:
+        return column.isna()
+    same = column.eq(value).fillna(False).astype(bool)
+    return same if axis in NULLABLE else same | ~applies(column)
 
 
 def _representative(axis: str, rows: pd.DataFrame, values: list[Any]) -> Any:
@@ -103,16 +127,28 @@ def _representative(axis: str, rows: pd.DataFrame, values: list[Any]) -> Any:
 def over_seeds(frame: pd.DataFrame, by: Sequence[str], column: str) -> pd.DataFrame:
     """`mean`, `sd` and `num_seeds` of a column over seeds, for each combination of `by`, in order of appearance.
 
-    A quantity of the prior stands in many rows; it counts once per seed. The standard deviation is that of a sample,
-    and missing for a single seed.
+    Only rows that agree in SETTING are averaged, whatever `by` says, and SETTING is among the columns that are
+    returned. A quantity of the prior stands in many rows; it counts once per seed. The standard deviation is that of a
+    sample, and missing for a single seed.
     """
-    keys = list(by)
-    known = frame[frame[column].notna()].astype({column: float})
-    each = known.groupby([*keys, *SEEDS], dropna=False, sort=False, observed=True)[column].mean().reset_index()
-    if not keys:
-        each = each.assign(all=0)
-    groups = each.groupby(keys or ["all"], dropna=False, sort=False, observed=True)[column]
-    return groups.agg(mean="mean", sd="std", num_seeds="count").reset_index()
+    mean, sd, counts = summarize(frame[frame[column].notna()], by, [column])
+    return mean.rename(columns={column: "mean"}).assign(sd=sd[column], num_seeds=counts)
+
+
+def summarize(
+    frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.Series]:
+    """Mean and sd of several columns over seeds, as in `over_seeds`, and the number of seeds.
+
+    `by` and SETTING stand beside the means. Two different outcomes of one seed are no sample: they are never averaged,
+    and give two lines.
+    """
+    keys, names = list(dict.fromkeys([*SETTING, *by])), list(columns)
+    known = frame.astype(dict.fromkeys(names, float)).drop_duplicates([*keys, *SEEDS, *names])
+    known = known.assign(outcome=known.groupby([*keys, *SEEDS], dropna=False, sort=False, observed=True).cumcount())
+    groups = known.groupby([*keys, "outcome"], dropna=False, sort=False, observed=True)
+    mean, sd, counts = groups[names].mean(), groups[names].std(), groups.size()
+    return mean.reset_index().drop(columns="outcome"), sd.reset_index(drop=True), counts.reset_index(drop=True)
 
 
 def networks(results: pd.DataFrame) -> pd.DataFrame:
@@ -120,12 +156,3 @@ def networks(results: pd.DataFrame) -> pd.DataFrame:
     named = results[applies(results["prior"])]
     # A mean classifier's rows know less of some columns than others, so take the first that knows.
     return named.groupby("prior", sort=False, dropna=True).first().reset_index()
-
-
-def summarize(frame: pd.DataFrame, by: list[str], columns: list[str]) -> tuple[pd.DataFrame, pd.DataFrame, pd.Series]:
-    """Mean and sd of several columns over seeds, with the columns `by` beside the means, and the number of seeds."""
-    known = frame.astype(dict.fromkeys(columns, float))
-    each = known.groupby([*by, *SEEDS], dropna=False, sort=False)[columns].mean().reset_index()
-    groups = each.groupby(by, dropna=False, sort=False)
-    mean, sd, counts = groups[columns].mean(), groups[columns].std(), groups.size()
-    return mean.reset_index(), sd.reset_index(drop=True), counts.reset_index(drop=True)

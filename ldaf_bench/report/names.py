@@ -38,7 +38,7 @@ COLUMNS = {
     "epsilon": "ε",
     "delta": "δ′",
     "num_priors": "K",
-    "num_integrations": "integrations paid",
+    "num_integrations": "J",
     "kl": "KL",
     "value": "certificate",
     "certified": "certified",
@@ -81,11 +81,16 @@ def label(value: Any, longest: int = 22) -> str:
     return text(value, longest) or "none"
 
 
+def setting(axis: str, value: Any, longest: int = 22) -> str:
+    """A value of an axis: without a Krylov tolerance, the precision's own was taken."""
+    return "the precision's own" if axis == "tolerance" and pd.isna(value) else label(value, longest)
+
+
 def held_fixed(held: dict[str, list[Any]]) -> str:
     """A sentence about what a comparison was held at; empty if nothing was swept beside it."""
     if not held:
         return ""
-    parts = [f"{heading(axis)} {' or '.join(label(value) for value in values)}" for axis, values in held.items()]
+    parts = [f"{heading(axis)} {' or '.join(setting(axis, v) for v in values)}" for axis, values in held.items()]
     return f"Held fixed: {', '.join(parts)}."
 
 

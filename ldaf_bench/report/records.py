@@ -63,7 +63,7 @@ def read(folders: Sequence[Path]) -> Records:
     results = [_table(folder / "results.parquet", RECORD, sources) for folder in distinct]
     curves = [_table(folder / "curves.parquet", CURVES, sources) for folder in distinct]
     plans = [plan for folder in distinct if (plan := _plan(folder)) is not None]
-    return Records(_frame(results), _frame(curves), tuple(plans), tuple(sources))
+    return Records(named_apart(_once(_frame(results))), _frame(curves), tuple(plans), tuple(sources))
 
 
 def _table(path: Path, columns: tuple[Column, ...], sources: list[Source]) -> pa.Table:
@@ -113,6 +113,28 @@ def _frame(tables: Sequence[pa.Table]) -> pd.DataFrame:
         elif name not in ("error", "certified", "converged") and not pd.api.types.is_numeric_dtype(frame[name]):
             frame[name] = frame[name] if name == "finished" else frame[name].fillna("").astype(str)
     return frame.drop_duplicates(ignore_index=True)
+
+
+def _once(results: pd.DataFrame) -> pd.DataFrame:
+    """Every certificate once, though several folders hold it; a `ReportError` if they do not agree on it."""
+    identity, outcome = ["plan", "cell", "bound", "epsilon"], ["value", "risk", "test_risk", "mean_test_error"]
+    known = results[results["value"].notna() & results[identity].ne("").all(axis=1) & results["epsilon"].notna()]
+    again = known.duplicated(identity)
+    differs = known.drop_duplicates([*identity, *outcome]).duplicated(identity)
+    if differs.any():
+        suite = known.loc[differs.index[differs], "suite"].iloc[0]
+        raise ReportError(
+            f"The folders hold certificates of the suite {suite!r} twice and with other values in their "
+            "results.parquet: report on one of them at a time."
+        )
+    return results.drop(index=known.index[again]).reset_index(drop=True)
+
+
+def named_apart(results: pd.DataFrame) -> pd.DataFrame:
+    """With the beginning of the plan's hash in the name of a suite that several plans share."""
+    several = results.groupby("suite", dropna=False)["plan"].transform("nunique").gt(1)
+    pairs = zip(results["suite"], results["plan"], several, strict=True)
+    return results.assign(suite=[f"{suite} ({plan[:6]})" if apart else suite for suite, plan, apart in pairs])
 
 
 def _plan(folder: Path) -> Plan | None:

@@ -11,19 +11,19 @@ import pandas as pd
 from ldaf_bench.report.comparison import comparison as compare
 from ldaf_bench.report.comparison import ordered
 from ldaf_bench.report.grouping import FIXED_CLASSIFIER, done, failed, networks, summarize
-from ldaf_bench.report.names import heading, held_fixed, label, percent, seconds, text
+from ldaf_bench.report.names import heading, held_fixed, label, percent, seconds, setting, text
 
 KEYS = [
-    "dataset", "method", "backbone", "flow", "num_nodes", "horizon", "tolerance", "certificate_fraction",
+    "dataset", "suite", "method", "backbone", "flow", "num_nodes", "horizon", "tolerance", "certificate_fraction",
     "num_certificate", "covariance", "scale", "objective", "fit_points", "optimizer", "integrator", "num_points",
     "bound", "epsilon", "delta", "num_priors", "num_integrations", "certified",
 ]  # fmt: skip
-"""Two certificates that agree in these differ in seeds only."""
+"""Two certificates of one setting that agree in these differ in seeds only."""
 ALWAYS = frozenset({"dataset", "flow", "covariance", "bound", "epsilon", "num_priors", "delta", "certified"})
 """Columns that stay even if they say the same in every row: without them a certificate is not one."""
 
 FRONT = (
-    "dataset", "method", "flow", "covariance", "scale", "integrator", "bound", "epsilon", "value", "certified",
+    "dataset", "suite", "method", "flow", "covariance", "scale", "integrator", "bound", "epsilon", "value", "certified",
     "test_risk", "risk", "kl", "seeds", "num_priors", "delta",
 )  # fmt: skip
 """What is to be seen without scrolling."""
@@ -97,6 +97,8 @@ def certificates(results: pd.DataFrame) -> Table | None:
     mean, sd, counts = mean.loc[order], sd.loc[order], counts.loc[order]
     columns = {name: [cell(value) for value in _plain(mean[name])] for name in KEYS}
     columns["certified"] = [Cell("yes", "yes") if value is True else Cell("no", "no") for value in mean["certified"]]
+    own = setting("tolerance", None)
+    columns["tolerance"] = [c if c.text != "–" else Cell(own, c.key) for c in columns["tolerance"]]
     for name, what in (("fit_points", 0), ("num_points", 0)):
         columns[name] = [c if c.key != what else Cell("–", -math.inf) for c in columns[name]]
     note = _hoist(columns)

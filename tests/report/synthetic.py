@@ -42,9 +42,13 @@ def results(
     *, suite="digits", dataset="digits", flows=("daf", "sflow"), seeds=(0, 1, 2),
     covariances=("code", "constant", "isotropic"), scales=(0.1, 0.3),
     fit_points=(256, 1024), integrators=("mc", "qmc", "bonferroni"), num_points=(256, 4096),
-    bounds=BOUNDS, epsilons=EPSILONS, num_priors=None, num_integrations=None, m=2000,
+    bounds=BOUNDS, epsilons=EPSILONS, num_priors=None, num_integrations=None, m=2000, recipe="tiny", **more,
 ):  # fmt: skip
-    """Rows of results.parquet as a list of dictionaries, every cell done; each network has its held-out bounds too."""
+    """Rows of results.parquet as a list of dictionaries, every cell done; each network has its held-out bounds too.
+
+    `recipe` stands for all that is no column, and `more` are columns of every row of a stochastic classifier.
+    """
+    plan, asked = name("plan", suite, recipe), sorted(more.items())
     rng = np.random.default_rng(0)
     starts = len(flows) * len(seeds) * len(covariances) * len(scales)
     families = len({bound == "catoni" for bound in bounds})
@@ -54,9 +58,10 @@ def results(
     rows = []
     for flow, seed in itertools.product(flows, seeds):
         error = {"daf": 0.025, "sflow": 0.029, "linear": 0.04}.get(flow, 0.03) + 0.003 * rng.standard_normal()
-        prior = name(suite, dataset, flow, seed)
+        prior = name(recipe, dataset, flow, seed, m, asked)
         network = {
-            "suite": suite, "prior": prior, "method": "ldaf", "dataset": dataset, "backbone": "tinynet", "flow": flow,
+            "suite": suite, "plan": plan, "setting": name(recipe, dataset, flow, m, asked), "prior": prior,
+            "method": "ldaf", "dataset": dataset, "backbone": "tinynet", "flow": flow,
             "num_nodes": 20, "num_classes": 10, "horizon": 1.0, "seed": seed, "split_seed": 0,
             "certificate_fraction": 0.2, "num_prior": 4 * m, "num_certificate": m, "num_test": m,
             "prior_hash": name("p", dataset), "certificate_hash": name("c", dataset), "test_hash": name("t", dataset),
@@ -64,11 +69,12 @@ def results(
             "train_seconds": 20 + 2 * rng.random(), "push_seconds": 3 + rng.random(), "peak_bytes": 2**30,
             "device": "cpu", "workers": 2, "ldaf_bench": "0.1.0", "torch": "2.13.0", "ray": "2.50.0",
             "python": "3.12.1", "commit": "0123abc", "finished": START + timedelta(seconds=len(rows)),
+            **more,
         }  # fmt: skip
         for bound, epsilon in itertools.product(("test_set", "chernoff"), epsilons):
             extra = (1.0 if bound == "test_set" else 1.3) * math.sqrt(2 * error * math.log(1 / epsilon) / m)
             rows.append(network | {
-                "cell": name(prior, "mean"), "covariance": "", "objective": "", "optimizer": "", "integrator": "",
+                "cell": name(plan, prior, "mean"), "covariance": "", "objective": "", "optimizer": "", "integrator": "",
                 "fit_points": 0, "num_points": 0, "bound": bound, "epsilon": epsilon,
                 "num_priors": len(flows) * len(seeds), "num_integrations": 1,
                 "value": min(1.0, error + extra + 0.002), "certified": True,
@@ -77,7 +83,8 @@ def results(
             noise = scale * (0.02 + 0.01 * covariances.index(covariance))
             kl = 6 + 20 * scale + rng.random()
             posterior = {
-                "covariance": covariance, "scale": scale, "objective": "lambda", "fit_points": fit, "optimizer": "adam",
+                "setting": name(network["setting"], covariance, scale, fit), "covariance": covariance, "scale": scale,
+                "objective": "lambda", "fit_points": fit, "optimizer": "adam",
                 "lam": 0.4 + 0.1 * rng.random(), "kl": kl, "alternations": 4, "converged": True,
                 "fit_seconds": 0.5 + fit / 1024 + 0.1 * rng.random(),
             }  # fmt: skip
@@ -87,7 +94,7 @@ def results(
                 certified = integrator in CERTIFIES
                 upper = risk + 3 * spread if certified else None
                 integration = {
-                    "cell": name(prior, covariance, scale, fit, integrator, q), "integrator": integrator,
+                    "cell": name(plan, prior, covariance, scale, fit, integrator, q), "integrator": integrator,
                     "num_points": q, "num_evaluations": q * m, "risk": risk, "risk_upper": upper,
                     "integration_error": spread or None, "prior_risk": risk + noise, "test_risk": risk + 0.001,
                     "prior_test_risk": risk + noise + 0.001, "num_priors": num_priors,
@@ -96,15 +103,15 @@ def results(
                 }  # fmt: skip
                 for bound, epsilon in itertools.product(bounds, epsilons):
                     value = bound_value(bound, upper or risk, kl, m, epsilon / num_priors)
-                    rows.append(
-                        network | posterior | integration | {"bound": bound, "epsilon": epsilon, "value": value}
-                    )
+                    certificate = {"bound": bound, "epsilon": epsilon, "value": value}
+                    rows.append(network | posterior | integration | certificate | more)
     return rows
 
 
 def failure(suite="digits", error="OutOfMemoryError: nothing left", **more):
     """A failed cell: its identity, its error, and nulls."""
-    identity = {"suite": suite, "cell": name(suite, error), "prior": name(suite, "digits", "daf", 0),
+    identity = {"suite": suite, "plan": name("plan", suite, "tiny"), "setting": name(suite, "setting"),
+                "cell": name(suite, error), "prior": name("tiny", "digits", "daf", 0, 2000, []),
                 "dataset": "digits", "method": "ldaf", "backbone": "tinynet", "flow": "daf", "covariance": "dense",
                 "scale": 0.1, "seed": 0, "finished": START, "error": error}  # fmt: skip
     return identity | more

@@ -202,6 +202,31 @@ def test_several_data_sets_are_never_averaged(tmp_path):
     assert FIGURES["comparison"].held(found)["fit_points"] == [1024, 128]
 
 
+def test_suites_and_backbones_are_never_averaged(tmp_path):
+    rows = [
+        row | {"value": value}
+        for suite, backbone, value in (("a", "tinynet", 0.3), ("b", "tinynet", 0.1), ("b", "large", 0.2))
+        for row in synthetic.small(
+            suite=suite, recipe=suite, backbone=backbone, scales=(0.1, 0.3), fit_points=(64, 256)
+        )
+    ]
+    found = records_of(tmp_path, rows)
+    figure = plot_comparison(found.results)
+    arms = [f"{suite} · tinynet · {flow}" for suite in "ab" for flow in ("daf", "sflow")]
+    assert {*arms, "large · daf", "large · sflow"} <= set(legend_texts(figure))
+    colours = [handle.get_color() for handle in figure.legends[0].legend_handles[:6]]
+    assert len(set(colours)) == 6
+    assert [title(ax) for ax in plot_flows(found.results).axes] == [
+        "digits · a · tinynet", "digits · b · tinynet", "digits · b · large",
+    ]  # fmt: skip
+    assert len(plot_covariance(found.results).axes) == 2 * 2
+    counts = plot_counts(found.results)
+    assert [title(ax) for ax in counts.axes] == ["digits · a", "digits · b"]
+    heights = [{round(y, 6) for y in c.lines[0].get_ydata()} for ax in counts.axes for c in ax.containers]
+    assert {0.3} in heights
+    assert {0.1} in heights or {0.2} in heights
+
+
 def test_the_plain_network_is_compared_too(tmp_path):
     rows = synthetic.small()
     plain = [

@@ -120,6 +120,21 @@ def test_several_folders_make_one_report_and_the_same_twice_counts_once(tmp_path
     assert [source.rows for source in both.sources][1] == len(read([other]).results)
 
 
+def test_a_certificate_that_two_folders_hold_counts_once_if_they_agree(tmp_path, capsys):
+    later = [row | {"finished": synthetic.START, "train_seconds": 1.0} for row in few()]
+    folders = [synthetic.write(tmp_path / "a", few(), []), synthetic.write(tmp_path / "b", later, [])]
+    assert len(read(folders).results) == len(few())
+    synthetic.write(tmp_path / "b", [row | {"value": 0.5} for row in later], [])
+    assert main([str(tmp_path / "a"), str(tmp_path / "b")]) == 2
+    assert "one of them at a time" in capsys.readouterr().err
+
+
+def test_plans_of_one_name_are_told_apart(tmp_path):
+    rows = [synthetic.small(recipe=recipe) for recipe in ("long", "short")]
+    results = read([synthetic.write(tmp_path, rows[0] + rows[1], [])]).results
+    assert set(results["suite"]) == {f"digits ({some[0]['plan'][:6]})" for some in rows}
+
+
 def damage(folder, how):
     path = folder / "results.parquet"
     table = pq.read_table(path)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from ldaf_bench.report.grouping import FIXED_CLASSIFIER
+from ldaf_bench.report.grouping import FIXED_CLASSIFIER, hold, over_seeds
 from ldaf_bench.report.markup import escape_latex, escape_markdown, to_latex, to_markdown
 from ldaf_bench.report.names import percent
 from ldaf_bench.report.records import read
@@ -50,6 +50,55 @@ def test_certificates_say_what_was_paid_and_whether_they_are_certified(records):
     assert "nothing was selected" in table.note
     assert "backbone tinynet" in table.note
     assert "backbone" not in table.header
+
+
+def two_recipes(folder, other="b"):
+    """Two suites that differ in what is no column, with certificates of 30 % and 10 %."""
+    folders = []
+    for suite, recipe, value in (("a", "long", 0.3), (other, "short", 0.1)):
+        rows = [row | {"value": value} for row in synthetic.small(suite=suite, recipe=recipe)]
+        folders.append(synthetic.write(folder / recipe, rows, []))
+    return read(folders).results
+
+
+@pytest.mark.parametrize("other", ["b", "a"])
+def test_other_classifiers_are_never_averaged(tmp_path, other):
+    results = two_recipes(tmp_path, other)
+    rows = dictionaries(certificates(results))
+    assert {row["certificate (%)"] for row in rows} == {"30.00 ± 0.00", "10.00 ± 0.00"}
+    assert {row["seeds"] for row in rows} == {"3"}
+    assert len({row["suite"] for row in rows}) == 2
+    table = comparison(results)
+    assert len(set(table.header)) == 1 + 2 * 2
+    for row in dictionaries(table):
+        if "certificate" in row[""]:
+            assert sorted(set(row.values()) - {row[""]}) == ["10.00 ± 0.00", "30.00 ± 0.00"]
+    for axis in ("flow", "covariance", "fit_points"):
+        found = over_seeds(results, [axis], "value")
+        assert set(found["mean"].round(6)) == {0.1, 0.3}
+
+
+def test_different_outcomes_of_one_seed_are_never_averaged(tmp_path):
+    rows = [row for row in synthetic.small(seeds=(0,), flows=("daf",), covariances=("code",)) if row["bound"] == "kl"]
+    twice = [row | {"value": value, "cell": f"{row['cell']}{value}"} for row in rows for value in (0.3, 0.1)]
+    results = read([synthetic.write(tmp_path, twice, [])]).results
+    assert sorted(over_seeds(results, [], "value")["mean"]) == [0.1, 0.3]
+    assert {row["certificate (%)"] for row in dictionaries(certificates(results))} == {"10.00", "30.00"}
+
+
+def test_a_suite_by_itself_is_not_named_in_every_line(records):
+    assert "suite" not in certificates(records.results).header
+    assert "suite digits" in certificates(records.results).note
+
+
+def test_the_precisions_own_tolerance_is_a_setting_like_any_other(tmp_path):
+    rows = [row for tolerance in (None, 1e-3) for row in synthetic.small(tolerance=tolerance)]
+    results = read([synthetic.write(tmp_path, rows, [])]).results
+    assert {row["Krylov tolerance"] for row in dictionaries(certificates(results))} == {"the precision's own", "0.001"}
+    assert "Krylov tolerance the precision's own" in comparison(results).note
+    kept, held = hold(results, ["flow"])
+    assert held["tolerance"] == [None]
+    assert kept["tolerance"].isna().all()
 
 
 def test_the_comparison_is_the_papers_table(records):

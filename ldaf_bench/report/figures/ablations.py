@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ldaf_bench.report import style
 from ldaf_bench.report.comparison import MEASURED
-from ldaf_bench.report.grouping import Held, applies, distinct, done, hold, over_seeds, stochastic
+from ldaf_bench.report.grouping import SEEDS, SETTING, Held, applies, distinct, done, hold, over_seeds, stochastic
 from ldaf_bench.report.names import label
 from ldaf_bench.report.style import INK, colour, count, figure, in_order, key, legend, marker, percent_axis, styled
 
@@ -28,6 +27,15 @@ def ablation(results: pd.DataFrame, *axes: str) -> tuple[pd.DataFrame, Held]:
     return hold(fitted if not fitted.empty else rows, axes)
 
 
+def panels(rows: pd.DataFrame, *by: str) -> list[tuple[str, pd.DataFrame]]:
+    """Rows that share a panel, and its title: by data set, by suite if there are several, and by these columns."""
+    columns = ["dataset", *(["suite"] if rows["suite"].nunique() > 1 else []), *by]
+    groups = dict(iter(rows.groupby(columns, sort=False)))
+    values = [in_order(name, rows[name]) if name == "flow" else rows[name].unique().tolist() for name in columns]
+    found = [(names, groups[names]) for names in itertools.product(*values) if names in groups]
+    return [(" · ".join(label(name) for name in names if name), part) for names, part in found]
+
+
 @styled
 def plot_covariance(results: pd.DataFrame) -> Figure | None:
     """Certificate and test risk by covariance initialization; a panel per flow if several scales were swept."""
@@ -36,16 +44,14 @@ def plot_covariance(results: pd.DataFrame) -> Figure | None:
     if len(rows[["covariance", "scale"]].drop_duplicates()) < 2:
         return None
     by_scale = rows["scale"].nunique() > 1
-    axis, kind, panel = ("scale", "covariance", "flow") if by_scale else ("covariance", "flow", "")
-    datasets = rows["dataset"].unique().tolist()
-    panels = [(dataset, flow) for dataset in datasets for flow in (in_order("flow", rows["flow"]) if panel else [""])]
-    new, axes = figure(1.1 + 2.1 * len(panels), len(panels), sharex=True, sharey=len(datasets) == 1)
+    axis, kind = ("scale", "covariance") if by_scale else ("covariance", "flow")
+    parts = panels(rows, "flow") if by_scale else panels(rows)
+    new, axes = figure(1.1 + 2.1 * len(parts), len(parts), sharex=True, sharey=rows["dataset"].nunique() == 1)
     places = {value: place for place, value in enumerate(distinct(rows, axis))}
-    for ax, (dataset, flow) in zip(axes[:, 0], panels, strict=True):
-        part = rows[rows["dataset"].eq(dataset) & (rows["flow"].eq(flow) | (not panel))]
+    for ax, (title, part) in zip(axes[:, 0], parts, strict=True):
         for column in SHOWN:
             _points(ax, over_seeds(part, [kind, axis], column), axis, kind, places, hollow=column != "value")
-        ax.set_title(" · ".join(label(name) for name in (dataset, flow) if name))
+        ax.set_title(title)
         ax.set_xticks(list(places.values()), [label(value, 12) for value in places])
         ax.set_xlim(-0.5, len(places) - 0.5)
         ax.grid(False, axis="x")
@@ -81,14 +87,13 @@ def plot_flows(results: pd.DataFrame) -> Figure | None:
         return None
     quantities = {**MEASURED, "value": f"certificate: {label(rows['bound'].iloc[0])}, ε = {rows['epsilon'].iloc[0]:g}"}
     paints = dict(zip(quantities, (INK, style.SKY, style.GREEN, style.PURPLE), strict=True))
-    datasets = rows["dataset"].unique().tolist()
-    new, axes = figure(0.9 + 2.7 * len(datasets), len(datasets), sharex=True)
-    for ax, dataset in zip(axes[:, 0], datasets, strict=True):
-        part = rows[rows["dataset"].eq(dataset)]
+    parts = panels(rows, *(["backbone"] if len(distinct(rows, "backbone")) > 1 else []))
+    new, axes = figure(0.9 + 2.7 * len(parts), len(parts), sharex=True)
+    for ax, (title, part) in zip(axes[:, 0], parts, strict=True):
         for index, column in enumerate(quantities):
             shift = (index - 1.5) * 0.19
-            # A mean classifier's error stands in the rows of every backbone and bound; once per seed is enough.
-            seeds = part.drop_duplicates(["backbone", "flow", "seed", "split_seed", column])
+            # A mean classifier's error stands in the rows of every bound; once per seed is enough.
+            seeds = part.drop_duplicates([*SETTING, "flow", *SEEDS, column])
             place = seeds["flow"].map(flows.index).astype(float) + shift
             ax.scatter(place - 0.035, seeds[column], s=10, color=paints[column], alpha=0.55, linewidths=0, zorder=3)
             found = over_seeds(part, ["flow"], column)
@@ -98,7 +103,7 @@ def plot_flows(results: pd.DataFrame) -> Figure | None:
             )  # fmt: skip
         ax.set_xticks(range(len(flows)), [label(flow) for flow in flows])
         ax.set_xlim(-0.5, len(flows) - 0.5)
-        ax.set_title(label(dataset, 30))
+        ax.set_title(title)
         ax.grid(False, axis="x")
         percent_axis(ax)
     legend(new, [key(quantities[c], paints[c], "os^D"[i]) for i, c in enumerate(quantities)], 2)
@@ -111,32 +116,30 @@ COUNTED = {"fit_points": "points per datum in training", "num_points": "points p
 @styled
 def plot_counts(results: pd.DataFrame) -> Figure | None:
     """Certificate and test risk against the points per datum, in training and in evaluation; panels that were swept."""
-    panels: list[tuple[str, str, pd.DataFrame]] = []
+    parts: list[tuple[str, str, pd.DataFrame]] = []
     for axis in COUNTED:
         rows, _ = ablation(results, axis, *(["integrator"] if axis == "num_points" else []))
-        rows = rows[applies(rows[axis])]
-        for dataset, part in rows.groupby("dataset", sort=False):
+        for title, part in panels(rows[applies(rows[axis])]):
             if part.groupby("integrator", dropna=False)[axis].nunique().max() > 1:
-                panels.append((axis, str(dataset), part))
-    if not panels:
+                parts.append((axis, title, part))
+    if not parts:
         return None
-    new, axes = figure(0.9 + 2.5 * len(panels), len(panels))
-    names = in_order("integrator", {str(name) for *_, rows in panels for name in rows["integrator"]})
-    for ax, (axis, dataset, rows) in zip(axes[:, 0], panels, strict=True):
-        for name, (column, _) in itertools.product(names, SHOWN.items()):
-            some = rows[rows["integrator"].eq(name)].astype({axis: float})
+    new, axes = figure(0.9 + 2.5 * len(parts), len(parts))
+    names = in_order("integrator", {str(name) for *_, rows in parts for name in rows["integrator"]})
+    for ax, (axis, title, rows) in zip(axes[:, 0], parts, strict=True):
+        for name, column in itertools.product(names, SHOWN):
+            found = over_seeds(rows[rows["integrator"].eq(name)], [axis], column).sort_values(axis)
             # Side by side, because integrators that agree would hide each other.
-            some = some.assign(place=some[axis] * 2 ** (0.06 * (names.index(name) - (len(names) - 1) / 2)))
-            sns.lineplot(
-                some, x="place", y=column, ax=ax, errorbar="sd", err_style="bars", err_kws={"capsize": 2.5},
-                legend=False, color=colour("integrator", name), marker=marker("integrator", name), markeredgewidth=0,
-                linestyle="-" if column == "value" else ":",
+            place = found[axis].astype(float) * 2 ** (0.06 * (names.index(name) - (len(names) - 1) / 2))
+            ax.errorbar(
+                place, found["mean"], yerr=found["sd"].fillna(0), color=colour("integrator", name), capsize=2.5,
+                elinewidth=1.1, marker=marker("integrator", name), linestyle="-" if column == "value" else ":",
             )  # fmt: skip
         ax.set_xscale("log", base=2)
         ticks = sorted(rows[axis].astype(float).unique())
         ax.set_xticks(ticks, [count(tick) for tick in ticks])
         ax.set(xlabel=COUNTED[axis], ylabel="")
-        ax.set_title(label(dataset, 30))
+        ax.set_title(title)
         ax.margins(x=0.08)
         percent_axis(ax)
     handles = [key(label(name), colour("integrator", name), marker("integrator", name)) for name in names]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -12,7 +14,19 @@ from matplotlib.ticker import MaxNLocator
 from ldaf_bench.report.comparison import comparison, ordered
 from ldaf_bench.report.grouping import FIXED_CLASSIFIER, done
 from ldaf_bench.report.names import label
-from ldaf_bench.report.style import ALARM, INK, NEUTRAL, colour, figure, key, legend, marker, percent_axis, styled
+from ldaf_bench.report.style import (
+    ALARM,
+    INK,
+    NEUTRAL,
+    PALETTE,
+    colour,
+    figure,
+    key,
+    legend,
+    marker,
+    percent_axis,
+    styled,
+)
 
 SHAPES = ("o", "s", "^", "D", "v", "P")
 
@@ -28,12 +42,12 @@ def plot_comparison(results: pd.DataFrame) -> Figure | None:
     heights = [0.4 + len(_slots(part)) * 0.115 + part["what"].nunique() * 0.1 for part in rows]
     new, axes = figure(sum(heights) + 0.45 * len(rows) + 0.8, len(rows), height_ratios=heights, sharex=len(rows) > 1)
     levels = sorted(frame["epsilon"].dropna().unique().tolist())
+    paints = _paints(frame)
     for ax, part, dataset in zip(axes[:, 0], rows, datasets, strict=True):
-        _dots(ax, part, levels)
+        _dots(ax, part, levels, paints)
         ax.set_title(label(dataset, 30))
     axes[-1, 0].set_xlabel("risk")
-    arms = frame[["arm", "flow"]].drop_duplicates()
-    handles = [key(arm, colour("flow", flow), "o") for arm, flow in arms.itertuples(index=False)]
+    handles = [key(arm, paint, "o") for arm, paint in paints.items()]
     handles += [key(f"ε = {level:g}", NEUTRAL, _shape(level, levels)) for level in levels]
     if (frame["bound"].ne("") & frame["certified"].ne(True)).any():
         handles.append(key("not certified", NEUTRAL, "o", hollow=True))
@@ -46,17 +60,26 @@ def _slots(part: pd.DataFrame) -> pd.DataFrame:
     return part.drop_duplicates(["what", "arm", "epsilon", "certified"])
 
 
+def _paints(frame: pd.DataFrame) -> dict[str, Any]:
+    """Each arm's colour: that of its flow, or another one if a suite or a backbone before it has taken that."""
+    paints: dict[str, Any] = {}
+    for name, flow in frame[["arm", "flow"]].drop_duplicates("arm").itertuples(index=False):
+        others = [paint for paint in (colour("flow", flow), *PALETTE) if paint not in paints.values()]
+        paints[name] = others[0] if others else colour("flow", flow)
+    return paints
+
+
 def _shape(level: float, levels: list[float]) -> str:
     return SHAPES[levels.index(level) % len(SHAPES)] if level in levels else "|"
 
 
-def _dots(ax: Axes, part: pd.DataFrame, levels: list[float]) -> None:
+def _dots(ax: Axes, part: pd.DataFrame, levels: list[float], paints: dict[str, Any]) -> None:
     y, ticks, names = 0.0, [], []
     shade = False
     for what, group in part.groupby("what", sort=False):
         first = y
         for row in group.itertuples():
-            paint = colour("flow", row.flow)
+            paint = paints[row.arm]
             hollow = bool(row.bound) and not row.certified
             measured = not row.bound
             ax.errorbar(

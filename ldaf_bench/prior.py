@@ -10,9 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.console import Console
 
@@ -22,6 +20,7 @@ from ldaf_bench.data.datasets import load
 from ldaf_bench.messages import printable
 from ldaf_bench.methods.config import PriorConfig
 from ldaf_bench.methods.training import DivergenceError
+from ldaf_bench.methods.yaml_file import FileError, explain, read_yaml
 from ldaf_bench.resources import Resources
 from ldaf_bench.stages.progress import duration
 from ldaf_bench.stages.push import push
@@ -41,14 +40,11 @@ class PriorFile(BaseModel):
 def read_file(path: Path) -> PriorFile:
     """The file's content; a `ConfigError` with one sentence about the first thing that is wrong."""
     try:
-        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return PriorFile.model_validate(content)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"{path} cannot be read as YAML: {error}") from error
+        return PriorFile.model_validate(read_yaml(path))
+    except FileError as error:
+        raise ConfigError(str(error)) from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise ConfigError(f"{path}, {where}: {first['msg']}.") from error
+        raise ConfigError(f"{path}, {explain(error, PriorFile)}") from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

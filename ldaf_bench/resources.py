@@ -10,12 +10,12 @@ class Resources(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    workers: int = Field(1, ge=1)
-    cpus_per_worker: int = Field(0, ge=0)
+    workers: int = Field(1, ge=1, strict=True)
+    cpus_per_worker: int = Field(0, ge=0, strict=True)
     """0: the cores of the cluster, shared evenly."""
-    gpus_per_worker: float = Field(0, ge=0, allow_inf_nan=False)
+    gpus_per_worker: float = Field(0, ge=0, allow_inf_nan=False, strict=True)
     """At most 1, or a whole number."""
-    checkpoint_seconds: float = Field(60, ge=0, allow_inf_nan=False)
+    checkpoint_seconds: float = Field(60, ge=0, allow_inf_nan=False, strict=True)
     """At most so much work is lost with a worker."""
 
     @field_validator("gpus_per_worker")

@@ -5,19 +5,20 @@ Every axis is one value or a list; the plan is their grid.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
+import math
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from torch.quasirandom import SobolEngine
 
 from ldaf_bench.data.datasets import DATASETS
+from ldaf_bench.methods import METHODS
 from ldaf_bench.methods.recipe import Recipe, recipe_from
+from ldaf_bench.methods.yaml_file import Axis, EntryOf, FileError, explain, read_yaml
 from ldaf_bench.models.backbones import BACKBONES
 from ldaf_bench.resources import Resources
-from ldaf_bench.theory.arguments import require_entry
 from ldaf_bench.theory.bounds import BOUNDS
 from ldaf_bench.theory.covariances import COVARIANCES
 from ldaf_bench.theory.flows import FLOWS
@@ -26,25 +27,31 @@ from ldaf_bench.theory.posterior import OPTIMIZERS
 
 MOST_CELLS = 100_000
 """More than this is a slip of the pen."""
+SOBOL = frozenset({"qmc", "rqmc", "conditional"})
+"""Integrators that use Sobol points."""
+SCRAMBLES = 8
+"""Of `rqmc`, each of which has a power of 2 of the points."""
+MOST_SOBOL_POINTS: int = 2**SobolEngine.MAXBIT
+LARGEST_DENSE = 5000
+"""n(c − 1) of a dense covariance: its factor takes 0.2 GB then, and as much for every copy that fitting needs."""
 
 
 class SuiteError(Exception):
     """The suite file is wrong; the message is one sentence with the place in the file."""
 
 
-Item = TypeVar("Item")
-
-
-def _as_list(value: Any) -> Any:
-    return value if isinstance(value, list | tuple) else [value]
-
-
-Axis = Annotated[tuple[Item, ...], BeforeValidator(_as_list), Field(min_length=1)]
-"""One value or a list of different ones."""
 Count = Annotated[int, Field(ge=1, strict=True)]
 Whole = Annotated[int, Field(ge=0, le=2**62, strict=True)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(gt=0, lt=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+Fraction = Annotated[float, Field(gt=0, lt=1, strict=True)]
+DatasetName = Annotated[str, EntryOf("dataset", DATASETS)]
+MethodName = Annotated[str, EntryOf("method", METHODS)]
+BackboneName = Annotated[str, EntryOf("backbone", BACKBONES)]
+FlowName = Annotated[str, EntryOf("flow", FLOWS)]
+CovarianceName = Annotated[str, EntryOf("covariance", COVARIANCES)]
+OptimizerName = Annotated[str, EntryOf("optimizer", OPTIMIZERS)]
+IntegratorName = Annotated[str, EntryOf("integrator", INTEGRATORS)]
+BoundName = Annotated[str, EntryOf("bound", BOUNDS)]
 
 
 class Section(BaseModel):
@@ -61,76 +68,61 @@ class Section(BaseModel):
         return self
 
 
-def _entries(*names: str, among: Iterable[str]) -> Any:
-    """A validator: every value of these axes is an entry of a dictionary."""
-    known = list(among)
-
-    def check(cls: type[Section], value: Any) -> Any:
-        for item in _as_list(value):
-            require_entry(names[0], item, known)
-        return value
-
-    return field_validator(*names)(classmethod(check))
+def _require_sobol(counts: tuple[int, ...], integrators: Collection[str] = ()) -> None:
+    least = SCRAMBLES if "rqmc" in integrators else 1
+    for count in counts:
+        if count & (count - 1):
+            raise ValueError(f"num_points must be powers of 2, as Sobol points are used; {count} is none")
+        if count < least:
+            raise ValueError(f"num_points must be at least {least} for rqmc, one for every scramble; {count} is less")
+        if count > MOST_SOBOL_POINTS:
+            raise ValueError(f"num_points may be at most 2^30, as Sobol sequences end there; {count} is more")
 
 
 class Data(Section):
     """Which data, and how they are divided."""
 
-    dataset: str
-    """An entry of DATASETS."""
+    dataset: DatasetName
     split_seed: Whole = 0
     certificate: Axis[Fraction] = (0.2,)
     """Fraction of the points outside the test part that certify; all others train priors."""
     test: Fraction = 0.2
     """Fraction of all points that test, for data without a test set of their own."""
 
-    _dataset = _entries("dataset", among=DATASETS)
-
 
 class Priors(Section):
     """The networks to train."""
 
-    method: Axis[Literal["ldaf", "deterministic"]] = ("ldaf",)
-    backbone: Axis[str]
-    """Entries of BACKBONES."""
-    flow: Axis[str] = ("daf",)
-    """Entries of FLOWS."""
+    method: Axis[MethodName] = ("ldaf",)
+    backbone: Axis[BackboneName]
+    flow: Axis[FlowName] = ("daf",)
     num_nodes: Axis[Annotated[int, Field(ge=1, le=10_000, strict=True)]] = (50,)
     """n."""
     horizon: Axis[Positive] = (1.0,)
     """T."""
-    recipe: Recipe
+    recipe: Annotated[Recipe, BeforeValidator(recipe_from)]
     """One of RECIPES by name, or `base` and what differs."""
     seed: Axis[Whole] = (0,)
-
-    _backbone = _entries("backbone", among=BACKBONES)
-    _flow = _entries("flow", among=FLOWS)
-
-    @field_validator("recipe", mode="before")
-    @classmethod
-    def _named_recipe(cls, value: Any) -> Any:
-        return recipe_from(value)
 
 
 class Pushforwards(Section):
     """How exactly the flow is integrated."""
 
-    tolerance: Axis[Annotated[float, Field(gt=0, lt=1)] | None] = (None,)
+    tolerance: Axis[Fraction | None] = (None,)
     """Of the Krylov spaces; none: the precision's own."""
 
 
 class Posteriors(Section):
     """Where the covariance starts, and how it is fitted."""
 
-    covariance: Axis[str] = ("code",)
-    """Entries of COVARIANCES."""
+    covariance: Axis[CovarianceName] = ("code",)
     scale: Axis[Positive] = (0.1,)
+    """σ. The covariance `scaled` finds its own, for which `rise` counts: it is planned once, whatever the scales."""
     objective: Axis[Literal["lambda", "prior"]] = ("lambda",)
     """`lambda`: the λ-bound with the cross-entropy; `prior`: the posterior is the prior."""
     num_points: Axis[Count] = (1024,)
     """Sobol points of the cross-entropy in training, powers of 2."""
-    optimizer: Axis[str] = ("adam",)
-    """Entries of OPTIMIZERS."""
+    optimizer: Axis[OptimizerName] = ("adam",)
     learning_rate: Positive | None = None
     epochs: Count = 5
     """Passes over the certificate part in one alternation."""
@@ -139,48 +131,36 @@ class Posteriors(Section):
     rise: Positive = 0.005
     """For the covariance `scaled`: by how much the Gibbs risk on prior data may exceed the mean classifier's error."""
 
-    _covariance = _entries("covariance", among=COVARIANCES)
-    _optimizer = _entries("optimizer", among=OPTIMIZERS)
-
-    @field_validator("num_points")
-    @classmethod
-    def _powers(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        for count in value:
-            _require_power(count)
-        return value
+    @model_validator(mode="after")
+    def _powers(self) -> Self:
+        _require_sobol(self.num_points)
+        return self
 
 
 class Risks(Section):
     """How the expected empirical risk is integrated."""
 
-    integrator: Axis[str] = ("mc",)
-    """Entries of INTEGRATORS."""
+    integrator: Axis[IntegratorName] = ("mc",)
     num_points: Axis[Count] = (1024,)
-    """q: points per datum; powers of 2 if Sobol points are among the integrators."""
-
-    _integrator = _entries("integrator", among=INTEGRATORS)
+    """q: points per datum; powers of 2 if an integrator uses Sobol points, at least 8 for `rqmc`."""
 
     @model_validator(mode="after")
     def _powers(self) -> Self:
-        if {"qmc", "rqmc", "conditional"} & set(self.integrator):
-            for count in self.num_points:
-                _require_power(count)
+        if SOBOL & set(self.integrator):
+            _require_sobol(self.num_points, self.integrator)
         return self
 
 
 class Certificates(Section):
     """Which bounds, at which confidence."""
 
-    bound: Axis[str] = ("kl",)
-    """Entries of BOUNDS."""
+    bound: Axis[BoundName] = ("kl",)
     epsilon: Axis[Fraction] = (0.01,)
     """ε, of the bounds; each value is a statement of its own."""
     delta: Fraction = 0.01
     """δ′, of the integrations."""
     report: Literal["all", "best"] = "all"
     """`best`: the best of all may be reported, and every one pays for the choice. `all`: mean and spread, no choice."""
-
-    _bound = _entries("bound", among=BOUNDS)
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
@@ -193,28 +173,27 @@ class Certificates(Section):
 class Convergence(Section):
     """The paper's figure: how fast the integrators converge."""
 
-    integrator: Axis[str] = ("mc", "qmc", "rqmc", "conditional")
+    integrator: Axis[IntegratorName] = ("mc", "qmc", "rqmc", "conditional")
     num_points: Axis[Count] = (16, 64, 256, 1024)
-    repeats: Annotated[int, Field(ge=2, le=1000)] = 8
+    repeats: Annotated[int, Field(ge=2, le=1000, strict=True)] = 8
     """Seeds over which the error is averaged."""
     reference_points: Count = 16384
     """Points per datum of the reference, plain Monte Carlo in float64."""
 
-    _integrator = _entries("integrator", among=INTEGRATORS)
-
-    @field_validator("num_points")
-    @classmethod
-    def _powers(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        for count in value:
-            _require_power(count)
-        return value
+    @model_validator(mode="after")
+    def _converge(self) -> Self:
+        for name, why in (("forward_mc", "needs the network"), ("bonferroni", "knows no points")):
+            if name in self.integrator:
+                raise ValueError(f"integrator: {name} {why}; leave it out here, and name it in risks")
+        _require_sobol(self.num_points, self.integrator)
+        return self
 
 
 class CellResources(Section):
-    """What one process of the sweep gets."""
+    """What one process of the sweep gets. Posteriors and certificates run on CPU cores, also where there are GPUs."""
 
     cpus: Count = 1
-    gpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
+    gpus: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)] = 0
     at_once: Whole = 0
     """Processes at a time; 0: as many as fit."""
 
@@ -264,51 +243,64 @@ class Suite(Section):
         return self
 
 
-def _require_power(count: int) -> None:
-    if count & (count - 1):
-        raise ValueError(f"num_points must be powers of 2, as Sobol points are used; {count} is none")
-
-
 def read_suite(path: Path) -> Suite:
     """The suite in a YAML file, or a `SuiteError`."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        raise SuiteError(f"{path} cannot be read as YAML: {error}") from error
-    try:
-        return Suite.model_validate(content)
+        return Suite.model_validate(read_yaml(path))
+    except FileError as error:
+        raise SuiteError(str(error)) from error
     except ValidationError as error:
-        raise SuiteError(f"{path}, {explain(error)}") from error
-    except RecursionError as error:
-        raise SuiteError(f"{path} is nested too deeply.") from error
+        raise SuiteError(f"{path}, {explain(error, Suite)}") from error
 
 
-def explain(error: ValidationError) -> str:
-    """One sentence about the first thing that is wrong: where, what, and the nearest valid key."""
-    first = error.errors(include_url=False)[0]
-    place = [str(part) for part in first["loc"]]
-    where = ".".join(place) or "at the top"
-    if first["type"] == "extra_forbidden":
-        keys = _keys_at(place[:-1])
-        near = difflib.get_close_matches(place[-1], keys, 1, 0.5)
-        hint = f"did you mean {near[0]}?" if near else f"the keys there are {', '.join(keys)}."
-        return f"{where}: there is no such key; {hint}"
-    if first["type"] == "missing":
-        return f"{where}: this key is needed."
-    message = first["msg"].removeprefix("Value error, ").rstrip(".")
-    given = repr(first.get("input"))
-    shown = f" (it is {given})" if first["type"] != "value_error" and len(given) <= 60 else ""
-    return f"{where}: {message[0].lower()}{message[1:]}{shown}."
+def num_cells_at_most(suite: Suite) -> int:
+    """An upper bound of the number of cells, without planning them."""
+    lengths = {place: len(axis) for place, axis in _axes(suite)}
+
+    def product(*sections: str) -> int:
+        return math.prod(length for place, length in lengths.items() if place.split(".")[0] in sections)
+
+    integrated = product("data", "priors", "pushforwards", "posteriors", "risks")
+    return integrated + product("data", "priors")
 
 
-def _keys_at(place: list[str]) -> list[str]:
-    """The keys that are valid at a place in the file."""
-    model: type[BaseModel] = Suite
-    for part in place:
-        annotation = model.model_fields[part].annotation if part in model.model_fields else None
-        kinds = [kind for kind in (annotation, *getattr(annotation, "__args__", ())) if isinstance(kind, type)]
-        inner = [kind for kind in kinds if issubclass(kind, BaseModel)]
-        if not inner:
-            return []
-        model = inner[0]
-    return list(model.model_fields)
+def check_num_cells(suite: Suite) -> None:
+    """Refuse a grid that is too large, before it is planned."""
+    most = num_cells_at_most(suite)
+    if most > MOST_CELLS:
+        place, axis = max(_axes(suite), key=lambda pair: len(pair[1]))
+        raise SuiteError(
+            f"{place}: the suite's grid has up to {most} cells, more than {MOST_CELLS}; shorten its axes, of which "
+            f"this one is the longest with {len(axis)} values."
+        )
+
+
+def _axes(suite: Suite) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Every axis that cells are planned along, with its place in the file; several bounds and ε share a cell."""
+    for section in ("data", "priors", "pushforwards", "posteriors", "risks"):
+        for name, value in getattr(suite, section):
+            if isinstance(value, tuple):
+                yield f"{section}.{name}", value
+
+
+def check_sizes(suite: Suite, num_classes: int) -> None:
+    """Refuse what is too large for data of so many classes; a `SuiteError` with the place in the file."""
+    if "ldaf" not in suite.priors.method:
+        return
+    num_nodes, dimension = max(suite.priors.num_nodes), num_classes - 1
+    if "dense" in suite.posteriors.covariance and num_nodes * dimension > LARGEST_DENSE:
+        raise SuiteError(
+            f"posteriors.covariance: dense needs n(c − 1) of at most {LARGEST_DENSE}, which is {num_nodes} · "
+            f"{dimension} here; leave dense out, or lower priors.num_nodes."
+        )
+    if dimension <= SobolEngine.MAXDIM:
+        return
+    sobol = f"Sobol points have at most {SobolEngine.MAXDIM} dimensions, and {num_classes} classes need {dimension}"
+    if "lambda" in suite.posteriors.objective:
+        raise SuiteError(f"posteriors.objective: {sobol}; use the objective prior.")
+    if "scaled" in suite.posteriors.covariance:
+        raise SuiteError(f"posteriors.covariance: {sobol}; leave scaled out.")
+    for place, section in (("risks", suite.risks), ("convergence", suite.convergence)):
+        for integrator in section.integrator if section else ():
+            if integrator in SOBOL:
+                raise SuiteError(f"{place}.integrator: {sobol}; leave {integrator} out.")

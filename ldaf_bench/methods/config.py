@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from ldaf_bench.data.dataset import DataError, Dataset, Summary
 from ldaf_bench.data.datasets import DATASETS
 from ldaf_bench.data.splits import Splits, split
 from ldaf_bench.methods.recipe import Recipe, recipe_from
+from ldaf_bench.methods.yaml_file import EntryOf
 from ldaf_bench.models.backbones import BACKBONES
 from ldaf_bench.theory.arguments import require_entry
 from ldaf_bench.theory.flows import FLOWS
@@ -20,10 +21,10 @@ class SplitConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    seed: int = 0
-    certificate: float = Field(gt=0, lt=1)
+    seed: int = Field(0, strict=True)
+    certificate: float = Field(gt=0, lt=1, strict=True)
     """Fraction of the points outside the test set that certify; all others train the prior."""
-    test: float = Field(0.2, gt=0, lt=1)
+    test: float = Field(0.2, gt=0, lt=1, strict=True)
     """Fraction of all points that test, for data without a test set of their own."""
 
 
@@ -37,44 +38,27 @@ class PriorConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    dataset: str
-    """An entry of DATASETS."""
+    dataset: Annotated[str, EntryOf("dataset", DATASETS)]
     split: SplitConfig
-    method: Literal["ldaf", "deterministic"] = "ldaf"
-    """`deterministic`: a plain linear layer in place of the flow, trained by the same recipe."""
-    backbone: str
-    """An entry of BACKBONES."""
-    flow: str = "daf"
-    """An entry of FLOWS."""
-    num_nodes: int = Field(50, ge=1, le=10_000)
+    method: str = "ldaf"
+    """An entry of METHODS. `deterministic`: a plain linear layer in place of the flow, trained by the same recipe."""
+    backbone: Annotated[str, EntryOf("backbone", BACKBONES)]
+    flow: Annotated[str, EntryOf("flow", FLOWS)] = "daf"
+    num_nodes: int = Field(50, ge=1, le=10_000, strict=True)
     """n: nodes of the flow."""
-    horizon: float = Field(1.0, gt=0, allow_inf_nan=False)
+    horizon: float = Field(1.0, gt=0, allow_inf_nan=False, strict=True)
     """T: how long the flow runs."""
-    recipe: Recipe
-    seed: int = 0
+    recipe: Annotated[Recipe, BeforeValidator(recipe_from)]
+    seed: int = Field(0, strict=True)
     """Of initial weights, order of the data and augmentation."""
 
-    @field_validator("recipe", mode="before")
+    @field_validator("method")
     @classmethod
-    def _named_recipe(cls, value: Any) -> Any:
-        return recipe_from(value)
+    def _known_method(cls, value: str) -> str:
+        # Here, because methods are about configurations.
+        from ldaf_bench.methods import METHODS
 
-    @field_validator("dataset")
-    @classmethod
-    def _known_dataset(cls, value: str) -> str:
-        require_entry("dataset", value, DATASETS)
-        return value
-
-    @field_validator("backbone")
-    @classmethod
-    def _known_backbone(cls, value: str) -> str:
-        require_entry("backbone", value, BACKBONES)
-        return value
-
-    @field_validator("flow")
-    @classmethod
-    def _known_flow(cls, value: str) -> str:
-        require_entry("flow", value, FLOWS)
+        require_entry("method", value, METHODS)
         return value
 
     def splits(self, dataset: Dataset | Summary) -> Splits:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema
 from torch import nn
 
 from ldaf_bench.data.augment import Augmentation, Flip, Padding
@@ -19,22 +20,22 @@ class Recipe(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    epochs: int = Field(ge=1)
-    batch_size: int = Field(ge=2)
+    epochs: int = Field(ge=1, strict=True)
+    batch_size: int = Field(ge=2, strict=True)
     """Of all workers together."""
-    learning_rate: float = Field(gt=0, allow_inf_nan=False)
+    learning_rate: float = Field(gt=0, allow_inf_nan=False, strict=True)
     """Its peak."""
-    momentum: float = Field(0.9, ge=0, lt=1)
-    nesterov: bool = False
-    weight_decay: float = Field(ge=0, allow_inf_nan=False)
+    momentum: float = Field(0.9, ge=0, lt=1, strict=True)
+    nesterov: bool = Field(False, strict=True)
+    weight_decay: float = Field(ge=0, allow_inf_nan=False, strict=True)
     schedule: Literal["cosine", "triangle"] = "cosine"
     """`cosine` falls from the peak to 0; `triangle` rises linearly over `warmup` and falls linearly to 0."""
-    warmup: float = Field(0.0, ge=0, lt=1)
+    warmup: float = Field(0.0, ge=0, lt=1, strict=True)
     """Fraction of all steps."""
-    bias_boost: float = Field(1.0, gt=0, allow_inf_nan=False)
+    bias_boost: float = Field(1.0, gt=0, allow_inf_nan=False, strict=True)
     """The biases of BatchNorm learn this many times faster, at the same decay per step."""
-    label_smoothing: float = Field(0.0, ge=0, lt=1)
-    shift: int = Field(4, ge=0)
+    label_smoothing: float = Field(0.0, ge=0, lt=1, strict=True)
+    shift: int = Field(4, ge=0, strict=True)
     """Images are shifted by up to this many pixels."""
     padding: Padding = "zero"
     flip: Flip = "random"
@@ -44,6 +45,15 @@ class Recipe(BaseModel):
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov needs a momentum above 0")
         return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """As files have it: a name, or `base` and what differs, or everything."""
+        whole = handler.resolve_ref_schema(handler(core))
+        named = {"type": "string", "enum": list(RECIPES)}
+        fields = {**whole, "properties": {"base": named, **whole["properties"]}}
+        needed = [{"required": ["base"]}, {"required": fields.pop("required")}]
+        return {"anyOf": [named, {**fields, "anyOf": needed}]}
 
     @property
     def augmentation(self) -> Augmentation:

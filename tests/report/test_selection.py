@@ -9,7 +9,7 @@ import pytest
 import ldaf_bench
 from ldaf_bench.report.grouping import FIXED_CLASSIFIER, hold
 from ldaf_bench.report.records import read
-from ldaf_bench.report.selection import DETERMINISTIC, best_certificate, best_sentences
+from ldaf_bench.report.selection import DETERMINISTIC, START, best_certificate, best_sentences
 from tests.report import synthetic
 
 
@@ -83,13 +83,64 @@ def test_levels_data_sets_and_kinds_of_classifiers_are_not_mixed(tmp_path):
     assert best_certificate(fixed)["value"] == fixed["value"].min()
 
 
-def test_suites_put_together_did_not_pay_for_a_choice_among_all(tmp_path):
-    folders = [synthetic.write(tmp_path / name, synthetic.small(suite=name), []) for name in ("a", "b")]
+def searched(folder, suite, **changes):
+    """A search that came by 4 of the 10 priors that its plan paid for."""
+    asked = {"flows": ("daf",), "seeds": (0, 1), "covariances": ("code", "constant"), "bounds": ("kl",)}
+    rows = synthetic.small(suite=suite, num_priors=10, num_integrations=10, **(asked | changes))
+    return synthetic.write(folder / suite, rows, [])
+
+
+def test_two_searches_did_not_pay_for_a_choice_among_both(tmp_path):
+    folders = [searched(tmp_path, "a", recipe="long"), searched(tmp_path, "b", recipe="short")]
     results = read(folders).results
+    rows = results[results["epsilon"].eq(0.01) & results["bound"].eq("kl")]
+    # Four and four are fewer than ten, but twenty could have been picked.
+    with pytest.raises(ValueError, match="several plans"):
+        best_certificate(rows)
+    for suite in ("a", "b"):
+        assert best_certificate(rows[rows["suite"].eq(suite)])["suite"] == suite
+    *sentences, warning = best_sentences(results)
+    assert len(sentences) == 2 * 2
+    for suite in ("a", "b"):
+        assert sum(f"suite {suite}, ε" in s and "the best certificate is" in s for s in sentences) == 2
+    assert "not paid for" in warning
+    assert all("suite" not in sentence for sentence in best_sentences(read(folders[:1]).results))
+
+
+def test_suites_of_another_rise_do_not_start_from_one_prior(tmp_path):
+    # The rise is no column: the network, the covariance `scaled` and its scale are the same in both.
+    one = {"flows": ("daf",), "seeds": (0,), "covariances": ("scaled",), "bounds": ("kl",), "num_priors": 1}
+    rows = [synthetic.small(suite=suite, num_integrations=2, **one) for suite in ("low", "high")]
+    rows[1] = [row | {"setting": f"{row['setting']} rises more"} for row in rows[1]]
+    results = read([synthetic.write(tmp_path, rows[0] + rows[1], [])]).results
+    rows = results[results["epsilon"].eq(0.01) & results["bound"].eq("kl")]
+    assert len(rows[START].drop_duplicates()) == 1
+    with pytest.raises(ValueError, match="several plans"):
+        best_certificate(rows)
+
+
+def test_rows_that_were_paid_for_differently_are_not_compared(tmp_path):
+    rows = frame(tmp_path)
+    rows["num_priors"] = rows["num_priors"].where(rows["flow"].eq("daf"), 1000)
+    with pytest.raises(ValueError, match="different K or J"):
+        best_certificate(rows)
+
+
+def test_failed_priors_could_have_been_picked_too(tmp_path):
+    one = {"flows": ("daf",), "seeds": (0,), "covariances": ("code",), "bounds": ("kl",), "num_integrations": 2}
+    for paid in (1, 2):
+        rows = [*synthetic.small(**one, num_priors=paid), synthetic.failure()]
+        sentences = best_sentences(read([synthetic.write(tmp_path / str(paid), rows, [])]).results)
+        assert all(("best of 2 priors cannot be named" in s) == (paid == 1) for s in sentences)
+
+
+def test_a_best_is_named_with_all_that_was_paid(tmp_path):
+    results = read([synthetic.write(tmp_path, synthetic.small(num_integrations=77), [])]).results
     sentences = best_sentences(results)
     assert len(sentences) == 2
-    assert all("cannot be named" in sentence for sentence in sentences)
-    assert all("the best certificate is" in sentence for sentence in best_sentences(read(folders[:1]).results))
+    for sentence, epsilon in zip(sentences, ("0.01", "0.05"), strict=True):
+        for said in (f"ε = {epsilon}", "K = 36", "δ′ = 0.01", "J = 77"):
+            assert said in sentence
 
 
 def test_what_is_held_fixed_does_not_depend_on_any_outcome(tmp_path):
@@ -104,8 +155,12 @@ def test_what_is_held_fixed_does_not_depend_on_any_outcome(tmp_path):
     assert {"test_set", "kl"} <= set(kept["bound"])
 
 
-def test_the_report_knows_the_same_fixed_classifiers_as_the_theory():
+@pytest.mark.parametrize(
+    ("file", "name", "ours"),
+    [("theory/bounds.py", "FIXED_CLASSIFIER", FIXED_CLASSIFIER), ("plan.py", "DETERMINISTIC", DETERMINISTIC)],
+)
+def test_the_report_knows_the_same_bounds_and_integrators_as_the_others(file, name, ours):
     # Read rather than imported, because torch takes longer to start than all of these tests.
-    source = (Path(ldaf_bench.__file__).parent / "theory" / "bounds.py").read_text()
-    (names,) = re.findall(r"^FIXED_CLASSIFIER = frozenset\((.*)\)$", source, re.MULTILINE)
-    assert ast.literal_eval(names) == FIXED_CLASSIFIER
+    source = (Path(ldaf_bench.__file__).parent / file).read_text()
+    (names,) = re.findall(rf"^{name} = frozenset\((.*)\)$", source, re.MULTILINE)
+    assert ast.literal_eval(names) == ours

@@ -76,7 +76,7 @@ def render(figure: Figure, kind: str) -> bytes:
 def _tables(records: Records, folder: Path) -> dict[str, Table]:
     tables = {}
     for name, make in TABLES.items():
-        table = make(records.results)
+        table = make(records)
         for kind, convert in (("md", to_markdown), ("tex", to_latex)):
             path = folder / f"{name}.{kind}"
             if table is None:

@@ -148,3 +148,9 @@ def _plan(folder: Path) -> Plan | None:
     except (OSError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200].rstrip(".")
         return Plan(str(folder), None, f"{path} cannot be read as JSON ({reason}), so the plan is not shown.")
+
+
+def searches(plans: Sequence[Plan]) -> list[str]:
+    """The names of the suites whose plan has a search, which shows fewer rows than it pays for."""
+    suites = [plan.content.get("suite") for plan in plans if isinstance(plan.content, dict)]
+    return [str(suite.get("suite")) for suite in suites if isinstance(suite, dict) and suite.get("search")]

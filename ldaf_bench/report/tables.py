@@ -12,6 +12,7 @@ from ldaf_bench.report.comparison import comparison as compare
 from ldaf_bench.report.comparison import ordered
 from ldaf_bench.report.grouping import FIXED_CLASSIFIER, done, failed, networks, summarize
 from ldaf_bench.report.names import heading, held_fixed, label, percent, seconds, setting, text
+from ldaf_bench.report.records import Records, searches
 
 KEYS = [
     "dataset", "suite", "method", "backbone", "flow", "num_nodes", "horizon", "tolerance", "certificate_fraction",
@@ -80,8 +81,8 @@ def _hoist(columns: dict[str, list[Cell]]) -> str:
     return f"In every row that it applies to: {', '.join(said)}." if said else ""
 
 
-def certificates(results: pd.DataFrame) -> Table | None:
-    """Every configuration and bound, with what was paid for it."""
+def certificates(results: pd.DataFrame, searches: Sequence[str] = ()) -> Table | None:
+    """Every configuration and bound, with what was paid for it. `searches` are the suites that searched."""
     rows = done(results)
     if rows.empty:
         return None
@@ -108,14 +109,36 @@ def certificates(results: pd.DataFrame) -> Table | None:
     columns["seeds"] = [Cell(str(n), float(n)) for n in counts]
     columns = {name: columns[name] for name in [*(n for n in FRONT if n in columns), *columns]}
     header = [f"{heading(n)} (%)" if n in ("value", "test_risk", "risk") else heading(n) for n in columns]
-    return Table("Certificates", tuple(header), _rows(columns), f"{note} {PROMISE}".strip())
+    return Table("Certificates", tuple(header), _rows(columns), f"{note} {promise(rows, searches)}".strip())
 
 
-PROMISE = (
-    "Mean ± standard deviation over seeds; nothing was selected. Each bound was evaluated at ε/K, so that K priors may "
-    "be chosen among, and the integrations may fail with probability δ′. Where certified says no, the value rests on "
-    "an estimate of the risk and is no guarantee. Rows of test_set and chernoff are about the mean classifier."
+_PAID = (
+    "the best of one suite at one ε may be picked, because that was paid for: each bound was evaluated at ε/K and each "
+    "integration run at δ′/J"
 )
+SELECTED = {
+    "none": "nothing was selected, and nothing may be: each bound spends its whole ε and each integration its whole δ′",
+    "all": _PAID,
+    "some": f"where K or J is above 1, {_PAID}; in all other rows nothing was selected, and nothing may be",
+}
+"""What may be done with a table of certificates of which none, all or some paid for a choice."""
+
+
+def promise(rows: pd.DataFrame, searches: Sequence[str] = ()) -> str:
+    """What stands below certificates: whether one may be picked, and what they rest on."""
+    paid = rows["num_priors"].gt(1).fillna(False) | rows["num_integrations"].gt(1).fillna(False)
+    chosen = SELECTED["all" if paid.all() else "some" if paid.any() else "none"]
+    parts = [f"Mean ± standard deviation over seeds; {chosen}."]
+    if searches:
+        names = ", ".join(label(name, 80) for name in searches)
+        parts.append(
+            f"A search chose what was run ({names}): the rows and seeds shown are those that the searcher came by, and "
+            "the whole grid was paid for."
+        )
+    parts.append("Where certified says no, the value rests on an estimate of the risk and is no guarantee.")
+    if rows["bound"].isin(FIXED_CLASSIFIER).any():
+        parts.append("Rows of test_set and chernoff are about the mean classifier, and a choice apart.")
+    return " ".join(parts)
 
 
 def _spread(mean: pd.Series, sd: pd.Series) -> list[Cell]:
@@ -191,11 +214,11 @@ def failures(results: pd.DataFrame) -> Table | None:
     return Table("Failed cells", tuple(heading(name) for name in names), _rows(columns), note)
 
 
-TABLES: dict[str, Callable[[pd.DataFrame], Table | None]] = {
-    "comparison": comparison,
-    "certificates": certificates,
-    "priors": priors,
-    "failures": failures,
+TABLES: dict[str, Callable[[Records], Table | None]] = {
+    "comparison": lambda r: comparison(r.results),
+    "certificates": lambda r: certificates(r.results, searches(r.plans)),
+    "priors": lambda r: priors(r.results),
+    "failures": lambda r: failures(r.results),
 }
 """In the order of the page; a table without rows is left out."""
 

@@ -47,9 +47,36 @@ def test_certificates_say_what_was_paid_and_whether_they_are_certified(records):
     table = certificates(records.results)
     assert {"ε", "δ′", "K", "certified"} <= set(table.header)
     assert {row["certified"] for row in dictionaries(table) if row["integrator"] == "qmc"} == {"no"}
-    assert "nothing was selected" in table.note
     assert "backbone tinynet" in table.note
     assert "backbone" not in table.header
+
+
+def note_of(folder, plan=None, **changes):
+    return TABLES["certificates"](read([synthetic.write(folder, synthetic.small(**changes), [], plan)])).note
+
+
+def test_the_note_says_whether_a_best_may_be_picked(tmp_path):
+    # The mean classifiers of `small` pay for a choice among six.
+    unpaid = [row | {"num_priors": 1, "num_integrations": 1} for row in synthetic.small()]
+    results = read([synthetic.write(tmp_path / "all", unpaid, [])]).results
+    assert "nothing was selected, and nothing may be: each bound" in certificates(results).note
+    assert "may be picked" not in certificates(results).note
+    paid = note_of(tmp_path / "best")
+    assert "the best of one suite at one ε may be picked" in paid
+    assert "at ε/K and each integration run at δ′/J" in paid
+    assert "nothing" not in paid
+    mixed = note_of(tmp_path / "some", num_priors=1, num_integrations=1)
+    assert "where K or J is above 1, the best" in mixed
+    assert "in all other rows nothing was selected" in mixed
+
+
+def test_the_note_says_that_a_search_chose_the_rows(tmp_path):
+    plan = {"suite": {"suite": "found", "search": {"searcher": "optuna", "samples": 4}}}
+    note = note_of(tmp_path / "a", plan)
+    assert "A search chose what was run (found)" in note
+    assert "the whole grid was paid for" in note
+    for index, other in enumerate(({"suite": {"suite": "x", "search": None}}, [1], "suite", {"suite": 3}, None)):
+        assert "search" not in note_of(tmp_path / str(index), other)
 
 
 def two_recipes(folder, other="b"):
@@ -140,9 +167,9 @@ def test_failed_cells_are_listed_with_their_error(records):
 
 
 def test_tables_without_rows_are_left_out(tmp_path):
-    results = read([synthetic.write(tmp_path, [], [])]).results
-    assert all(make(results) is None for make in TABLES.values())
-    assert provenance(results) is None
+    nothing = read([synthetic.write(tmp_path, [], [])])
+    assert all(make(nothing) is None for make in TABLES.values())
+    assert provenance(nothing.results) is None
 
 
 def test_provenance_says_versions_commits_and_times(records):

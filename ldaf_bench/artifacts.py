@@ -91,6 +91,18 @@ def whole_directory(path: Path) -> Iterator[Path]:
             _sync(path.parent)
 
 
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A temporary file that becomes `path` when the block ends well, and vanishes when it does not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with temporary_directory(path.parent, path.name) as directory:
+        inner = directory / path.name
+        yield inner
+        _sync(inner)
+        inner.replace(path)
+        _sync(path.parent)
+
+
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -20,7 +20,7 @@ from ldaf_bench.suite import MOST_CELLS, Suite, SuiteError
 from ldaf_bench.theory.bounds import FIXED_CLASSIFIER
 from ldaf_bench.theory.integrate import CERTIFYING
 
-FORMAT = 1
+FORMAT = 2
 """To be raised whenever the code computes other numbers for the same cell."""
 DETERMINISTIC = frozenset({"bonferroni"})
 """Integrators without chance: they cost no δ′, and know no number of points."""
@@ -181,7 +181,7 @@ def _posteriors(suite: Suite, priors: tuple[PlannedPrior, ...]) -> Iterator[Plan
     axes = _posterior_axes(suite, priors)
     seeds = {prior.identity: prior.config.seed for prior in priors}
     points = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
-    # What is not fitted is one and the same however it is not fitted.
+    # What is not fitted is one and the same however it is not fitted, and `scaled` whatever it does not start from.
     yield from dict.fromkeys(_posterior_at(suite, seeds, point) for point in points)
 
 
@@ -205,7 +205,8 @@ def _posterior_at(suite: Suite, seeds: Mapping[str, int], point: Mapping[str, An
         prior=point["prior"],
         tolerance=point["tolerance"],
         covariance=point["covariance"],
-        scale=point["scale"],
+        # `scaled` looks for its scale around this one.
+        scale=1.0 if point["covariance"] == "scaled" else point["scale"],
         seed=seeds[point["prior"]],
         objective=point["objective"],
         # What is not fitted has no points to be fitted with.
@@ -215,7 +216,7 @@ def _posterior_at(suite: Suite, seeds: Mapping[str, int], point: Mapping[str, An
         epochs=asked.epochs if fitted else 0,
         max_alternations=asked.max_alternations if fitted else 0,
         batch_size=asked.batch_size if fitted else 0,
-        rise=asked.rise,
+        rise=asked.rise if point["covariance"] == "scaled" else 0.0,
         epsilon=suite.certificates.epsilon[0],
     )
 

@@ -45,15 +45,16 @@ ROOMS = {
     "artifacts": set(),
     "messages": set(),
     "resources": set(),
+    "provenance": set(),
     "data": {"theory", "artifacts", "messages"},
     "models": {"theory"},
-    "methods": {"theory", "artifacts", "messages", "data", "models"},
+    "methods": {"theory", "artifacts", "messages", "provenance", "data", "models"},
     "suite": {"theory", "resources", "data", "models", "methods"},
     "plan": {"theory", "artifacts", "data", "methods", "suite"},
-    "results": {"theory", "artifacts", "methods", "plan"},
+    "results": {"theory", "artifacts", "provenance", "methods", "plan"},
     "stages": {"theory", "artifacts", "messages", "resources", "data", "models", "methods", "suite", "plan", "results"},
     "report": {"messages", "results"},
-    "verify": {"theory", "artifacts", "messages", "data", "models", "methods", "suite", "plan", "results"},
+    "verify": {"theory", "artifacts", "messages", "data", "models", "methods", "suite", "plan", "results", "stages"},
 }
 """Which rooms each room may import from, besides itself."""
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from safetensors.torch import load_file, save_file
 
 from ldaf_bench.artifacts import write_manifest
 from ldaf_bench.results.record import CURVES, RECORD, schema
@@ -79,8 +80,7 @@ def test_a_second_run_makes_nothing_and_starts_no_ray(finished, monkeypatch):
     assert finished.run() == 0
     assert finished.files() == before
     for table, name in zip(tables, ("results", "curves"), strict=True):
-        drop = [column for column in table.column_names if column == "commit"]
-        assert finished.table(name).drop_columns(drop).equals(table.drop_columns(drop))
+        assert finished.table(name).equals(table)
 
 
 def test_the_report_is_there(finished):
@@ -146,6 +146,13 @@ def forget_to_pay(row):
     row["risk_upper"] = share * kl_inverse(row["risk"] / share, math.log(1 / row["delta"]) / row["num_evaluations"])
 
 
+def lower_the_risk(row):
+    """By less than the noise of the draws, and all else to match."""
+    row["risk"] -= 0.002
+    complexity = math.log(row["num_integrations"] / row["delta"]) / row["num_evaluations"]
+    row["risk_upper"] = kl_inverse(row["risk"], complexity)
+
+
 @pytest.mark.parametrize(
     ("integrator", "change", "says"),
     [
@@ -156,12 +163,31 @@ def forget_to_pay(row):
         ("qmc", lambda row: row.update(risk_upper=row["risk"], certified=True), "does not allow"),
         ("mc", lambda row: row.update(kl=row["kl"] + 1), "KL is"),
         ("mc", lambda row: row.update(num_priors=1), "the plan says"),
+        ("mc", lambda row: row.update(integrator="bonferroni"), "integrator is mc, not bonferroni"),
+        ("forward_mc", lower_the_risk, "risk is"),
+        ("qmc", lambda row: row.update(bound="kl" if row["bound"] == "classic" else row["bound"]), "classic"),
     ],
 )
 def test_a_forged_cell_is_noticed(copied, capsys, integrator, change, says):
     forge(copied, integrator, change)
     assert copied.verify() == 1
     assert says in capsys.readouterr().err
+
+
+def test_a_prior_that_was_fitted_to_the_certificate_part_is_noticed(copied, capsys):
+    """The posterior as its own prior: KL = 0, and a certificate that looks much better than it is."""
+    for path in sorted(copied.store.glob("posteriors/*")):
+        content = json.loads((path / "about.json").read_text())
+        if content["about"]["objective"] == "lambda":
+            break
+    tensors = load_file(path / "gaussians.safetensors")
+    forged = {name: tensors[name.replace("start", "posterior")].clone() for name in tensors}
+    save_file(forged, path / "gaussians.safetensors")
+    (path / "about.json").unlink()
+    write_manifest(path, "about.json", {key: content[key] for key in content.keys() - {"checksum", "files"}})
+    assert copied.run() == 0  # the next run believes it, and certifies again
+    assert copied.verify() == 1
+    assert "did not start from the prior that was planned" in capsys.readouterr().err
 
 
 def test_an_edited_plan_is_noticed(copied, capsys):

@@ -53,7 +53,7 @@ def fetch(name: str, root: Path, source: str = "auto", say: Callable[[str], None
             with _workplace(root, name) as work:
                 say(f"Trying {title} …")
                 dataset = _decode(name, entry, prepare(work))
-                store.write(dataset, path, work)
+                store.write(dataset, path)
             return Fetched(read_stored(name, root), f"fetched from {title}", path)
         except (DataError, OSError, MemoryError) as error:
             failures.append(f"{title}: {str(error).rstrip('.')}")

@@ -6,7 +6,6 @@ All processes of a machine that read the same file share its pages, which is why
 from __future__ import annotations
 
 import json
-import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from ldaf_bench.artifacts import whole_file
 from ldaf_bench.data.dataset import DataError, Dataset
 from ldaf_bench.data.formats import Arrays
 
@@ -23,12 +23,8 @@ DTYPES = {"U8": "u1", "I64": "<i8"}
 """The safetensors dtypes that a decoded file uses."""
 
 
-def write(dataset: Dataset, path: Path, work: Path) -> None:
-    """Write to a temporary name in `work`, flush to the disk, and rename: `path` is never half a file.
-
-    `work` is a directory on the same file system that the caller removes whatever happens.
-    """
-    temporary = work / path.name
+def write(dataset: Dataset, path: Path) -> None:
+    """Write the decoded file, whole or not at all."""
     about = {
         "name": dataset.name,
         "num_test": str(dataset.num_test),
@@ -39,22 +35,8 @@ def write(dataset: Dataset, path: Path, work: Path) -> None:
         "images": np.ascontiguousarray(dataset.images),
         "labels": np.ascontiguousarray(dataset.labels),
     }
-    with temporary.open("wb") as file:
-        file.write(save(arrays, metadata=about))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    if os.name == "posix":
-        _flush_names(path.parent)
-
-
-def _flush_names(directory: Path) -> None:
-    """Put a directory's entries on the disk, so that a renamed file keeps its name through a power cut."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with whole_file(path) as temporary:
+        temporary.write_bytes(save(arrays, metadata=about))
 
 
 def read(path: Path) -> Arrays:

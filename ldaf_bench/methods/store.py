@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +13,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ldaf_bench import __version__
 from ldaf_bench.artifacts import ArtifactError, fingerprint, read_manifest, whole_directory, write_manifest
 from ldaf_bench.data.dataset import DataError, Dataset
 from ldaf_bench.data.splits import Seen
 from ldaf_bench.methods import build
 from ldaf_bench.methods.config import PriorConfig
 from ldaf_bench.models.classifier import Classifier
+from ldaf_bench.provenance import provenance
 from ldaf_bench.theory.arguments import require_finite
 
 WEIGHTS, MANIFEST = "weights.safetensors", "prior.json"
@@ -83,11 +81,7 @@ def save_prior(
             "splits": splits.describe(),
             "seen": Seen.of_prior(splits).to_json(),
             "training": dict(training),
-            "versions": {
-                "ldaf_bench": __version__,
-                "python": platform.python_version(),
-                **{name: version(name) for name in ("ray", "torch", "torchvision")},
-            },
+            "versions": provenance(),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         write_manifest(directory, MANIFEST, content)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ldaf_bench.artifacts import fingerprint
+from ldaf_bench.artifacts import ArtifactError, fingerprint, whole_file
 from ldaf_bench.methods.pushed import Pushed
 from ldaf_bench.methods.store import Prior
 from ldaf_bench.plan import Plan, PlannedCell, PlannedPosterior, PlannedPrior
@@ -26,11 +23,21 @@ from ldaf_bench.results.store import (
     load_convergence,
     load_posterior,
     load_search,
+    posterior_hash,
     posterior_path,
     search_path,
 )
 
 RESULTS_FILE, CURVES_FILE = "results.parquet", "curves.parquet"
+
+
+PRIOR_DATA = 2000
+"""So many prior points are enough to choose the scale of the covariance `scaled`."""
+
+
+def needs_prior_part(plan: Plan, prior: PlannedPrior) -> bool:
+    """Whether prior data have to be pushed forward as well."""
+    return prior.config.method == "ldaf" and "scaled" in plan.suite.posteriors.covariance
 
 
 class Sources(NamedTuple):
@@ -39,6 +46,14 @@ class Sources(NamedTuple):
     prior: Prior
     certificate: Pushed
     test: Pushed
+    prior_part: Pushed | None = None
+    """Some prior data, for the covariance `scaled`."""
+
+    @property
+    def content(self) -> str:
+        """A hash of all their arrays: results of other arrays under the same names are not taken for theirs."""
+        parts = (self.certificate, self.test, self.prior_part)
+        return fingerprint([None if part is None else part.record["files"] for part in parts])
 
 
 def collect(
@@ -54,12 +69,8 @@ def collect(
 
 def write_table(table: pa.Table, path: Path) -> None:
     """As one Parquet file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.part")
-    pq.write_table(table, temporary, compression="zstd")
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    with whole_file(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
 
 
 def _table(columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> pa.Table:
@@ -108,13 +119,13 @@ def _identity(plan: Plan, prior: PlannedPrior, cell: PlannedCell) -> dict[str, A
         "horizon": config.horizon if flows else None,
         "tolerance": tolerance_of(cell, plan),
         "covariance": None if posterior is None else posterior.covariance,
-        "scale": None if posterior is None else posterior.scale,
+        # `scaled` finds its own.
+        "scale": None if posterior is None or posterior.covariance == "scaled" else posterior.scale,
         "seed": config.seed,
         "split_seed": config.split.seed,
         "certificate_fraction": config.split.certificate,
         **{f"num_{part}": len(getattr(splits, part)) for part in ("prior", "certificate", "test")},
         **{f"{part}_hash": splits.hash(part) for part in ("prior", "certificate", "test")},
-        "commit": commit(),
     }
 
 
@@ -131,12 +142,12 @@ def _rows(
         yield {**identity, "error": failures[cell.identity]}
         return
     found = sources[prior.identity, tolerance_of(cell, plan)]
-    source = found.certificate.path.name
+    source = found.content
     stored = load_cell(cell_path(store, cell.identity), source)
-    training, versions = found.prior.record["training"], found.prior.record["versions"]
+    training, computed = found.prior.record["training"], stored["provenance"]
     common = {
         **identity,
-        **_posterior_columns(cell.posterior, store, source),
+        **_posterior_columns(cell, store, source, stored["posterior"]),
         "mean_error": found.certificate.mean_error,
         "mean_test_error": found.test.mean_error,
         "flow_error": found.certificate.record["worst_error"],
@@ -144,18 +155,20 @@ def _rows(
         "push_seconds": found.certificate.record["seconds"] + found.test.record["seconds"],
         "device": training["starts"][-1]["device"],
         "workers": training["starts"][-1]["workers"],
-        **{name: versions[name] for name in ("ldaf_bench", "torch", "ray", "python")},
+        **{name: computed[name] for name in ("ldaf_bench", "torch", "ray", "python", "commit")},
         "finished": datetime.fromisoformat(stored["finished"]),
     }
     for row in stored["rows"]:
         yield {**common, **row}
 
 
-def _posterior_columns(posterior: PlannedPosterior | None, store: Path, source: str) -> dict[str, Any]:
-    if posterior is None:
+def _posterior_columns(cell: PlannedCell, store: Path, source: str, expected: str) -> dict[str, Any]:
+    if cell.posterior is None:
         return {}
-    about = load_posterior(posterior_path(store, posterior.identity), source).about
-    return {name: value for name, value in about.items() if name != "history"}
+    posterior = load_posterior(posterior_path(store, cell.posterior.identity), source)
+    if posterior_hash(posterior.start, posterior.gaussian) != expected:
+        raise ArtifactError(f"Cell {cell.identity} is of another posterior than the one there is: run again.")
+    return {name: value for name, value in posterior.about.items() if name != "history"}
 
 
 def _curves(
@@ -175,7 +188,7 @@ def _curves(
     for posterior in posteriors:
         path = posterior_path(store, posterior.identity)
         if (posterior.prior, posterior.tolerance) in sources and path.exists():
-            source = sources[posterior.prior, posterior.tolerance].certificate.path.name
+            source = sources[posterior.prior, posterior.tolerance].content
             cell = plan.cells_of(posterior, posterior.prior)[0].identity
             base = {"suite": suite, "prior": posterior.prior, "cell": cell}
             for step in load_posterior(path, source).about["history"]:
@@ -200,17 +213,3 @@ def convergence_names(plan: Plan, posterior: PlannedPosterior) -> list[str]:
     if posterior != first:
         return []
     return [fingerprint({"posterior": posterior.identity, **asked.model_dump(mode="json")})]
-
-
-@cache
-def commit() -> str:
-    """The commit of the source, if it is a git checkout; with a + if files were changed."""
-    here = Path(__file__).parent
-    try:
-        name = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],
-            cwd=here, capture_output=True, text=True, timeout=10, check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return name.stdout.strip()

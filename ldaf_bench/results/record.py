@@ -36,7 +36,7 @@ IDENTITY = (
     Column("horizon", REAL, "T"),
     Column("tolerance", REAL, "of the Krylov spaces in the pushforward; null: the precision's own"),
     Column("covariance", TEXT, "entry of COVARIANCES"),
-    Column("scale", REAL, "scale of the covariance initialization"),
+    Column("scale", REAL, "scale of the covariance initialization; null for `scaled`, which finds its own"),
     Column("seed", WHOLE, "of weights, order and augmentation of the prior, and of its covariance"),
     Column("split_seed", WHOLE, "of the split"),
     Column("certificate_fraction", REAL, "certificate points over all points outside the test part"),
@@ -53,6 +53,7 @@ POSTERIOR = (
     Column("objective", TEXT, "what the posterior minimizes; `prior`: it is the prior"),
     Column("fit_points", WHOLE, "Sobol points of the surrogate in training"),
     Column("optimizer", TEXT, "entry of OPTIMIZERS"),
+    Column("prior_width", REAL, "root mean square of the prior's standard deviations, over all coordinates"),
     Column("lam", REAL, "λ at the end of the fit"),
     Column("kl", REAL, "KL divergence of posterior from prior"),
     Column("alternations", WHOLE, "alternations between covariance and λ"),
@@ -62,7 +63,9 @@ RISK = (
     Column("integrator", TEXT, "entry of INTEGRATORS"),
     Column("num_points", WHOLE, "q: points per datum"),
     Column("num_evaluations", WHOLE, "(datum, point) pairs that were evaluated"),
-    Column("risk", REAL, "Gibbs risk of the posterior on the certificate part, estimated"),
+    Column(
+        "risk", REAL, "Gibbs risk of the posterior on the certificate part, estimated; an upper bound by `bonferroni`"
+    ),
     Column("risk_upper", REAL, "its guaranteed upper end; null without a guarantee"),
     Column("integration_error", REAL, "standard error of `risk`; null if the integrator has none"),
     Column("prior_risk", REAL, "Gibbs risk of the prior on the certificate part"),
@@ -75,7 +78,7 @@ RISK = (
 CERTIFICATE = (
     Column("bound", TEXT, "entry of BOUNDS"),
     Column("epsilon", REAL, "ε: how often the bounds may fail"),
-    Column("delta", REAL, "δ′: how often the integrations may fail"),
+    Column("delta", REAL, "δ′: how often the integrations may fail; 0 where none is left to chance"),
     Column("num_priors", WHOLE, "K: priors among which the best may be picked; the bound is evaluated at ε/K"),
     Column("num_integrations", WHOLE, "integrations among which the best may be picked; each was run at δ′ over this"),
     Column("value", REAL, "the certificate: the true risk is at most this; 1 at most"),
@@ -86,7 +89,7 @@ COST = (
     Column("push_seconds", REAL, "network and flow over certificate and test part"),
     Column("fit_seconds", REAL, "fitting the posterior"),
     Column("integrate_seconds", REAL, "this integration"),
-    Column("peak_bytes", WHOLE, "peak memory of the process that ran the cell"),
+    Column("peak_bytes", WHOLE, "peak memory so far of the process that ran the cell, which ran others before"),
     Column("device", TEXT, "cpu or cuda"),
     Column("workers", WHOLE, "that trained the prior"),
 )
@@ -95,7 +98,7 @@ PROVENANCE = (
     Column("torch", TEXT, "version"),
     Column("ray", TEXT, "version"),
     Column("python", TEXT, "version"),
-    Column("commit", TEXT, "of the source; empty if it is not known"),
+    Column("commit", TEXT, "of the source that computed the cell; empty if it is not known"),
     Column("finished", pa.timestamp("us", "UTC"), "when the cell was done"),
     Column("error", TEXT, "why the cell failed; null if it did not"),
 )

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ldaf_bench.artifacts import ArtifactError, read_manifest, whole_directory, write_manifest
 from ldaf_bench.plan import Plan, PlannedCell, PlannedPosterior
+from ldaf_bench.provenance import provenance
 from ldaf_bench.theory.gaussian import Dense, DiagonalRankOne, Gaussian
 
 TENSORS, MANIFEST = "gaussians.safetensors", "about.json"
@@ -70,21 +71,22 @@ def _from_tensors(name: str, tensors: Mapping[str, Tensor]) -> Gaussian:
     return Dense(tensors[f"{name}.factor"])
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds")
+def _now() -> dict[str, Any]:
+    """When, and by what."""
+    return {"finished": datetime.now(UTC).isoformat(timespec="microseconds"), "provenance": provenance()}
 
 
 def save_posterior(
     store: Path, planned: PlannedPosterior, source: str, start: Gaussian, gaussian: Gaussian, about: Mapping[str, Any]
 ) -> Path:
-    """Write a posterior; `source` is the name of the pushforward that it was fitted on."""
+    """Write a posterior; `source` is the content of the pushforwards that it was fitted on."""
     path = posterior_path(store, planned.identity)
     with whole_directory(path) as directory:
         tensors = {**_to_tensors("start", start), **_to_tensors("posterior", gaussian)}
         # Copied: a posterior that was not fitted is its start, and safetensors wants no tensor twice.
         save_file({name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}, directory / TENSORS)
         content = {"posterior": planned.identity, "planned": asdict(planned), "source": source, "about": dict(about)}
-        write_manifest(directory, MANIFEST, {**content, "finished": _now()})
+        write_manifest(directory, MANIFEST, {**content, **_now()})
     return path
 
 
@@ -103,7 +105,7 @@ def load_posterior(path: Path, source: str) -> StoredPosterior:
 def save_cell(store: Path, cell: PlannedCell, source: str, posterior: str, rows: Sequence[Mapping[str, Any]]) -> Path:
     """Write a cell's rows, in place of those of another posterior if there are any.
 
-    `source` is the name of the pushforward on the certificate part, `posterior` the hash of the posterior.
+    `source` is the content of the pushforwards, `posterior` the hash of the posterior.
     """
     path = cell_path(store, cell.identity)
     with contextlib.suppress(ArtifactError):
@@ -113,7 +115,7 @@ def save_cell(store: Path, cell: PlannedCell, source: str, posterior: str, rows:
     shutil.rmtree(path, ignore_errors=True)
     with whole_directory(path) as directory:
         content = {"cell": cell.identity, "planned": asdict(cell), "source": source, "posterior": posterior}
-        write_manifest(directory, MANIFEST, {**content, "rows": [dict(row) for row in rows], "finished": _now()})
+        write_manifest(directory, MANIFEST, {**content, "rows": [dict(row) for row in rows], **_now()})
     return path
 
 
@@ -129,7 +131,7 @@ def save_convergence(store: Path, identity: str, source: str, rows: Sequence[Map
     path = convergence_path(store, identity)
     with whole_directory(path) as directory:
         content = {"convergence": identity, "source": source, "rows": [dict(row) for row in rows]}
-        write_manifest(directory, MANIFEST, {**content, "finished": _now()})
+        write_manifest(directory, MANIFEST, {**content, **_now()})
     return path
 
 
@@ -148,7 +150,7 @@ def search_path(store: Path, plan: Plan) -> Path:
 def save_search(store: Path, plan: Plan, tried: Collection[str]) -> None:
     """Write which posteriors a search came by, once it is over."""
     with whole_directory(search_path(store, plan)) as directory:
-        write_manifest(directory, MANIFEST, {"search": plan.identity, "tried": sorted(tried), "finished": _now()})
+        write_manifest(directory, MANIFEST, {"search": plan.identity, "tried": sorted(tried), **_now()})
 
 
 def load_search(path: Path) -> frozenset[str]:

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ldaf_bench import __version__
+from ldaf_bench.artifacts import whole_file
 from ldaf_bench.speed.measure import QUICK, Row, Sizes, growth, memory, ratios, slopes
 from ldaf_bench.speed.sweep import overhead
 from ldaf_bench.speed.training import training
@@ -38,10 +39,8 @@ def write(rows: Sequence[Row], path: Path, device: str) -> None:
         "time": datetime.now(UTC),
     }
     table = pa.Table.from_pylist([{**asdict(row), "holds": row.holds, **where} for row in rows])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.part")
-    pq.write_table(table, temporary, compression="zstd")
-    temporary.replace(path)
+    with whole_file(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
 
 
 def show(rows: Sequence[Row], console: Console) -> None:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import ray
 import torch
 from rich.console import Console
 
@@ -18,7 +17,7 @@ from ldaf_bench.speed.cases import make_case
 from ldaf_bench.speed.measure import Row, Sizes
 from ldaf_bench.stages.certify import Arrays, Flow, certify_cell, fit_posterior
 from ldaf_bench.stages.session import ray_session
-from ldaf_bench.stages.sweep import Job, Key, Shared, sweep
+from ldaf_bench.stages.sweep import Job, Key, Shared, share, sweep
 from ldaf_bench.suite import CellResources
 
 PRIOR: Key = ("speed", None)
@@ -53,8 +52,7 @@ def plain_seconds(jobs: Sequence[Job], arrays: Arrays, flow: Flow) -> float:
 
 def sweep_seconds(jobs: Sequence[Job], arrays: Arrays, flow: Flow) -> float:
     """The same as a sweep of one process at a time, with its start and its end."""
-    named = {**arrays.pushforward._asdict(), "features": arrays.features, "labels": arrays.labels}
-    reference = ray.put({name: tensor.numpy() for name, tensor in named.items()})
+    reference = share(arrays)
     shared = {PRIOR: Shared(reference, reference, None, flow)}
     with tempfile.TemporaryDirectory() as store:
         begin = time.perf_counter()

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ldaf_bench.methods.pushed import Pushed
+from ldaf_bench.models.classifier import LDAFClassifier
 from ldaf_bench.plan import PlannedCell, PlannedPosterior
 from ldaf_bench.theory.bounds import BOUNDS
 from ldaf_bench.theory.certificate import Budget, certify
@@ -33,6 +35,11 @@ class Arrays(NamedTuple):
     pushforward: Pushforward
     features: Tensor
     labels: Tensor
+
+    @classmethod
+    def of(cls, pushed: Pushed) -> Arrays:
+        """Of a pushforward on disk."""
+        return cls(pushed.pushforward, pushed.features, pushed.labels)
 
     @property
     def mean_error(self) -> float:
@@ -57,6 +64,18 @@ class Fitted(NamedTuple):
     """Columns of the record, and the `history` of the fit."""
 
 
+def flow_of(model: LDAFClassifier) -> Flow:
+    """A trained classifier's."""
+    return Flow(model.flow, model.flow_parameter.detach(), model.horizon)
+
+
+def planned_start(planned: PlannedPosterior, certificate: Arrays, prior_data: Arrays | None) -> Gaussian:
+    """The PAC-Bayes prior: where the covariance starts, by seed and by prior data alone."""
+    size = certificate.pushforward.rows.shape[-1]
+    data = None if prior_data is None else PriorData(prior_data.pushforward, prior_data.labels, planned.rise)
+    return initial_covariance(planned.covariance, size, scale=planned.scale, seed=planned.seed, data=data)
+
+
 def gibbs_risk(arrays: Arrays, gaussian: Gaussian) -> float:
     """The expected 0-1 error of the stochastic classifier, accurately estimated."""
     integrals = problem(arrays.pushforward, gaussian, arrays.labels)
@@ -72,9 +91,7 @@ def fit_posterior(
 ) -> Fitted:
     """Start the covariance and fit it on the certificate part, which the bound allows for every posterior at once."""
     begin = time.perf_counter()
-    size = certificate.pushforward.rows.shape[-1]
-    data = None if prior_data is None else PriorData(prior_data.pushforward, prior_data.labels, planned.rise)
-    start = initial_covariance(planned.covariance, size, scale=planned.scale, seed=planned.seed, data=data)
+    start = planned_start(planned, certificate, prior_data)
     if planned.objective == "prior":
         fitted = Posterior(start, 0.0, float("nan"), (), True)
     else:
@@ -94,6 +111,7 @@ def fit_posterior(
         "objective": planned.objective,
         "fit_points": planned.num_points or None,
         "optimizer": planned.optimizer or None,
+        "prior_width": float(start.factor().square().sum() / start.size) ** 0.5,
         "lam": fitted.lam if fitted.history else None,
         "alternations": max(0, len(fitted.history) - 1),
         "converged": fitted.converged,
@@ -112,7 +130,8 @@ def certify_cell(cell: PlannedCell, fitted: Fitted, certificate: Arrays, flow: F
     budgets = [Budget(epsilon, cell.delta, cell.num_priors, cell.num_integrations) for epsilon in cell.epsilons]
     draw = None
     if cell.integrator == "forward_mc":
-        draw = flow_draw(flow.name, flow.parameter, certificate.features, flow.horizon)
+        tolerance = None if cell.posterior is None else cell.posterior.tolerance
+        draw = flow_draw(flow.name, flow.parameter, certificate.features, flow.horizon, tolerance)
     integrals = problem(certificate.pushforward, fitted.gaussian, certificate.labels, draw)
     risk = integrate(
         cell.integrator,
@@ -137,7 +156,7 @@ def certify_cell(cell: PlannedCell, fitted: Fitted, certificate: Arrays, flow: F
                     "kl": proof.kl,
                     "bound": bound,
                     "epsilon": budget.epsilon,
-                    "delta": cell.delta,
+                    "delta": cell.delta if risk.delta else 0.0,
                     "num_priors": cell.num_priors,
                     "num_integrations": cell.num_integrations,
                     "value": proof.value,
@@ -155,7 +174,7 @@ def certify_mean(cell: PlannedCell, certificate: Arrays) -> list[dict[str, Any]]
         {
             "bound": bound,
             "epsilon": epsilon,
-            "delta": cell.delta,
+            "delta": 0.0,
             "num_priors": cell.num_priors,
             "num_integrations": cell.num_integrations,
             "value": min(1.0, float(BOUNDS[bound](error, 0.0, num_data, epsilon / cell.num_priors))),
@@ -172,12 +191,15 @@ def convergence(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Root mean square errors of the risk over seeds, against a long Monte Carlo run. [Boll22, Fig. 3]
 
-    The band is that of the mean square's standard error; the reference's own error is below all that it judges if it
-    has many more points.
+    The band is that of the mean square's standard error. The series `reference` is the reference's own error: what
+    comes near it cannot be judged by it.
     """
     integrals = problem(certificate.pushforward, fitted.gaussian, certificate.labels)
-    truth = float(integrate("mc", integrals, num_points=reference_points, seed=-1).value)
-    rows = []
+    reference = integrate("mc", integrals, num_points=reference_points, seed=-1)
+    truth, error = float(reference.value), reference.standard_error or 0.0
+    rows = [
+        {"series": "reference", "x": float(reference_points), "y": error, "low": error, "high": error, "seconds": 0.0}
+    ]
     for integrator in integrators:
         for count in num_points:
             begin = time.perf_counter()

@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator
 
 import ray
 import torch
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ldaf_bench.resources import Resources
 
+RayError = ray.exceptions.RayError
+"""What Ray raises where a task or an actor is lost."""
 ENVIRONMENT = {
     # Lost workers are noticed within a second, and a start that cannot succeed ends.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
@@ -75,8 +78,7 @@ def fitted(resources: Resources) -> Resources:
             for node in nodes
         )
 
-    largest = int(max((node.get("CPU", 0) for node in nodes), default=0))
-    wanted = [resources.cpus_per_worker] if resources.cpus_per_worker else range(largest, 0, -1)
+    wanted = [resources.cpus_per_worker] if resources.cpus_per_worker else range(most_cpus(), 0, -1)
     for cpus in wanted:
         if places(cpus) >= resources.workers:
             return resources.model_copy(update={"cpus_per_worker": cpus})
@@ -85,6 +87,16 @@ def fitted(resources: Resources) -> Resources:
         f"{resources.workers} workers with {resources.cpus_per_worker or 1} CPUs and {resources.gpus_per_worker:g} "
         f"GPUs each do not fit on the cluster's nodes ({there}): lower workers, cpus_per_worker or gpus_per_worker."
     )
+
+
+def this_node() -> NodeAffinitySchedulingStrategy:
+    """For the one process that writes: where the driver is, there is the store."""
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+
+
+def most_cpus() -> int:
+    """The cores of the largest node: no process can have more."""
+    return int(max((node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]), default=1))
 
 
 def workers_have_cuda(resources: Resources) -> bool:

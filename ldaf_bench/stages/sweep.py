@@ -23,7 +23,6 @@ import torch
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import BasicVariantGenerator
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rich.console import Console
 
 from ldaf_bench.artifacts import ArtifactError
@@ -49,6 +48,7 @@ from ldaf_bench.stages.certify import (
     peak_bytes,
 )
 from ldaf_bench.stages.progress import CountView, follow
+from ldaf_bench.stages.session import most_cpus, this_node
 from ldaf_bench.suite import CellResources, Convergence, Search
 from ldaf_bench.theory.posterior import Alternation
 from ldaf_bench.theory.pushforward import Pushforward
@@ -63,7 +63,7 @@ class Job:
 
     key: Key
     source: str
-    """The name of the pushforward on the certificate part."""
+    """The content of the pushforwards that it rests on."""
     cells: tuple[PlannedCell, ...]
     there: Mapping[str, str]
     """Cells that are on disk already, and the hash of the posterior that they are of."""
@@ -95,7 +95,7 @@ class Failure:
     message: str
 
 
-def share(pushed: Pushed) -> Any:
+def share(pushed: Pushed | Arrays) -> Any:
     """Put a pushforward into the object store."""
     arrays = {**pushed.pushforward._asdict(), "features": pushed.features, "labels": pushed.labels}
     return ray.put({name: tensor.numpy() for name, tensor in arrays.items()})
@@ -270,12 +270,10 @@ def sweep(
     total = len(jobs) if search is None else search.asked.samples
     if not jobs or total == 0:
         return []
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    writer = Writer.options(scheduling_strategy=here).remote(str(store.resolve()), list(jobs), total)  # type: ignore[attr-defined]
-    work = Work(tuple(jobs), shared, writer, resources.cpus, search)
-    trainable = tune.with_resources(
-        tune.with_parameters(trial, work=work), {"CPU": resources.cpus, "GPU": resources.gpus}
-    )
+    writer = Writer.options(scheduling_strategy=this_node()).remote(str(store.resolve()), list(jobs), total)  # type: ignore[attr-defined]
+    cpus = min(resources.cpus, most_cpus())
+    work = Work(tuple(jobs), shared, writer, cpus, search)
+    trainable = tune.with_resources(tune.with_parameters(trial, work=work), {"CPU": cpus})
     place = Path(tempfile.mkdtemp(prefix="ldaf_bench_tune_"))
     try:
         tuner = tune.Tuner(

@@ -3,19 +3,13 @@ r"""train: a prior from its configuration, data-parallel on Ray Train. The only 
 Workers get the *prior* part's images and labels and nothing else: what they do not have cannot leak. A checkpoint is
 taken at an interval, and the run goes on from the last one after a lost worker (by itself) or a lost driver (when
 started again), with the same final weights as an undisturbed run on as many workers.
-
-The workers of a driver that was killed live on for some seconds. So every start writes into a folder of its own
-(`training/<prior>/<start>/checkpoint_*`) and only reads those of earlier ones: nobody writes where another does.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +18,10 @@ import ray
 import ray.train
 import ray.train.torch
 import torch
-from ray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from rich.console import Console
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ldaf_bench.artifacts import exclusive, if_valid
@@ -42,16 +35,14 @@ from ldaf_bench.methods.store import Prior, load_prior, prior_id, prior_path, sa
 from ldaf_bench.methods.training import DivergenceError, Epoch, Training
 from ldaf_bench.models.backbones import BACKBONES
 from ldaf_bench.resources import Resources
+from ldaf_bench.stages.checkpoints import Checkpoint, Keeper, newest_checkpoint
 from ldaf_bench.stages.progress import Board, TrainingView, follow
-from ldaf_bench.stages.session import device_of, fitted, workers_have_cuda
+from ldaf_bench.stages.session import device_of, fitted, this_node, workers_have_cuda
 
-TENSORS, STATE = "training.safetensors", "training.json"
 MAX_FAILURES = 3
 """So often may workers be lost between two starts of the driver."""
 LARGEST_STATE = 20_000
 """n c of the dense flow: its Ω takes 1.6 GB then, its momentum as much again."""
-Checkpoint = tuple[dict[str, torch.Tensor], dict[str, Any]]
-"""Tensors of the model and the optimizer; step, curve and starts."""
 WORD_SECONDS = 0.5
 """Worker 0 says how far it is at most this often."""
 
@@ -83,15 +74,12 @@ def train_worker(job: dict[str, Any]) -> None:
     model.to(device)
     training = Training(DistributedDataParallel(model) if num_workers > 1 else model, config.recipe, batches)
     starts: list[dict[str, Any]] = []
-    begun: Checkpoint | None = ray.get(job["begun"])
-    latest = ray.train.get_checkpoint()
-    if latest is not None:
-        with latest.as_directory() as directory:
-            begun = read_checkpoint(Path(directory))
+    begun: Checkpoint | None = ray.get(job["keeper"].load.remote())
     if begun is not None:
         tensors, state = begun
         training.restore(tensors, state)
         starts = state["starts"]
+    agree_on(training.step, num_workers)
     gpus = ray.get_runtime_context().get_accelerator_ids()["GPU"]
     starts.append({"step": training.step, "workers": num_workers, "device": device.type, "gpus_of_worker_0": len(gpus)})
 
@@ -103,7 +91,9 @@ def train_worker(job: dict[str, Any]) -> None:
     try:
         for due in training.run(checkpoint_is_due):
             if due or training.step == training.num_steps:
-                take_checkpoint(training, starts, worker)
+                if worker == 0:  # the others wait for it in the next step
+                    snapshot = training.snapshot()
+                    ray.get(job["keeper"].save.remote(snapshot.tensors, {**snapshot.state, "starts": starts}))
                 last_checkpoint = time.monotonic()
             ended = training.step % batches.steps == 0
             if worker == 0 and (ended or time.monotonic() - last_word >= WORD_SECONDS):
@@ -115,40 +105,13 @@ def train_worker(job: dict[str, Any]) -> None:
             ray.get(job["board"].post.remote({"diverged": str(error)}))
 
 
-def take_checkpoint(training: Training, starts: list[dict[str, Any]], worker: int) -> None:
-    """All workers meet; worker 0 brings the checkpoint."""
-    progress = {"step": training.step}
-    if worker != 0:
-        ray.train.report(progress)
-        return
-    snapshot = training.snapshot()
-    with tempfile.TemporaryDirectory() as directory:
-        save_file(snapshot.tensors, Path(directory, TENSORS))
-        Path(directory, STATE).write_text(json.dumps({**snapshot.state, "starts": starts}))
-        ray.train.report(progress, checkpoint=ray.train.Checkpoint.from_directory(directory))
-
-
-def read_checkpoint(directory: Path) -> Checkpoint:
-    """Tensors and state of a checkpoint."""
-    return load_file(directory / TENSORS), json.loads((directory / STATE).read_text())
-
-
-def newest_checkpoint(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
-    """The checkpoint of all starts of a run that is furthest on and whole.
-
-    Whoever is killed while writing one leaves it cut off; whoever still runs may remove one while it is read.
-    """
-    found = list(run.glob("*/checkpoint_*/"))
-    readable = []
-    for directory in found:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            readable.append((int(json.loads((directory / STATE).read_text())["step"]), directory))
-    for _, directory in sorted(readable, reverse=True):
-        with contextlib.suppress(OSError, ValueError, SafetensorError):
-            return read_checkpoint(directory)
-    if found:
-        say(f"No checkpoint in {run} is whole: training starts from the beginning.")
-    return None
+def agree_on(step: int, num_workers: int) -> None:
+    """All workers begin at the same step, or none: the last words of lost ones may have come in between."""
+    if num_workers > 1:
+        steps: list[int | None] = [None] * num_workers
+        dist.all_gather_object(steps, step)
+        if len(set(steps)) > 1:
+            raise RuntimeError(f"The workers would begin at different steps ({steps}).")
 
 
 def word_of(training: Training) -> dict[str, Any]:
@@ -221,8 +184,7 @@ def train(
         if prior is None:
             check(config, dataset.summary, resources.workers)
             resources = fitted(resources)
-            begun = newest_checkpoint(run, say)
-            tensors, state = _train_on_ray(config, dataset, splits, run, begun, resources, console)
+            tensors, state = _train_on_ray(config, dataset, splits, run, resources, console)
             save_prior(store, config, dataset, *_outcome(tensors, state, resources))
             prior = load_prior(path)
         shutil.rmtree(run, ignore_errors=True)
@@ -249,18 +211,19 @@ def _train_on_ray(
     dataset: Dataset,
     splits: Splits,
     run: Path,
-    begun: Checkpoint | None,
     resources: Resources,
     console: Console,
 ) -> Checkpoint:
-    """The last checkpoint of a finished run, which goes on from `begun`."""
+    """The last checkpoint of a finished run, which goes on from the newest one there is."""
     num_steps = config.recipe.epochs * (len(splits.prior) // config.recipe.batch_size)
+    begun = newest_checkpoint(run)
     if begun is not None and begun[1]["step"] == num_steps:
         return begun
-    start = 1 + max((int(path.name) for path in run.glob("[0-9]*/")), default=0)
+    keeper = Keeper.options(scheduling_strategy=this_node()).remote(str(run))  # type: ignore[attr-defined]
     board = Board.remote()  # type: ignore[attr-defined]
     # NCCL wants a device for every worker.
     nccl = workers_have_cuda(resources) and (resources.workers == 1 or resources.gpus_per_worker >= 1)
+    notes = tempfile.mkdtemp(prefix="ldaf_bench_train_")
     trainer = TorchTrainer(
         train_worker,
         train_loop_config={
@@ -269,7 +232,7 @@ def _train_on_ray(
             "images": ray.put(dataset.images[splits.prior]),
             "labels": ray.put(dataset.labels[splits.prior]),
             "num_classes": dataset.num_classes,
-            "begun": ray.put(begun),
+            "keeper": keeper,
             "board": board,
         },
         torch_config=TorchConfig(backend="nccl" if nccl else "gloo"),
@@ -280,29 +243,28 @@ def _train_on_ray(
             | ({"GPU": resources.gpus_per_worker} if resources.gpus_per_worker else {}),
         ),
         run_config=RunConfig(
-            name=str(start),
-            storage_path=str(run),
+            # Ray's own notes, which nobody reads.
+            name=run.name,
+            storage_path=notes,
             # Infeasible requests were refused before; a controller that fails is not tried for ever.
             failure_config=FailureConfig(max_failures=MAX_FAILURES, controller_failure_limit=MAX_FAILURES),
-            checkpoint_config=CheckpointConfig(num_to_keep=2),
             logging_config=LoggingConfig(log_level="ERROR"),
         ),
     )
     try:
-        result, word = follow(trainer.fit, board, TrainingView(console))
+        _, word = follow(trainer.fit, board, TrainingView(console))
+        ended: Checkpoint | None = ray.get(keeper.load.remote())
     except ray.train.TrainingFailedError as error:
         raise TrainingError(
             f"Training failed on Ray: {error} Start it again to go on from the last checkpoint in {run}."
         ) from error
     finally:
         ray.kill(board)
+        ray.kill(keeper)
+        shutil.rmtree(notes, ignore_errors=True)
     if "diverged" in word:
         shutil.rmtree(run, ignore_errors=True)
         raise DivergenceError(word["diverged"])
-    state: dict[str, Any] = {"step": 0}
-    if result.checkpoint is not None:
-        with result.checkpoint.as_directory() as directory:
-            tensors, state = read_checkpoint(Path(directory))
-    if state["step"] != num_steps:
-        raise TrainingError(f"Training ended early, after step {state['step']}: start it again to go on.")
-    return tensors, state
+    if ended is None or ended[1]["step"] != num_steps:
+        raise TrainingError("Training ended early: start it again to go on from the last checkpoint.")
+    return ended

@@ -1,7 +1,6 @@
 """Training on Ray ends at the same weights whatever is killed on the way."""
 
 import io
-import json
 import os
 import re
 import signal
@@ -33,13 +32,13 @@ def changed(**recipe):
     return PriorConfig(**{**CONFIG.model_dump(), "recipe": {**CONFIG.recipe.model_dump(), **recipe}})
 
 
-LONG = changed(epochs=4, shift=1, batch_size=63)
+LONG = changed(epochs=8, shift=1, batch_size=63)
 """The global batch is not a multiple of two workers."""
 STEPS = len(digits_splits()[1].prior) // 63
 """Of an epoch of it."""
 TWO = Resources(workers=2, cpus_per_worker=1, checkpoint_seconds=0.3)
 SLOW = Resources(workers=2, cpus_per_worker=1, checkpoint_seconds=0)
-"""A checkpoint after every step, which takes half a second then: what is killed is far from its end."""
+"""A checkpoint after every step: what is killed is far from its end."""
 PATIENCE = 120
 
 
@@ -56,9 +55,8 @@ def identity_of(config):
 
 
 def checkpoint_of_start(store, number):
-    """Whether this start has got as far as a checkpoint that Ray has taken note of."""
-    listings = store.glob(f"training/*/{number}/checkpoint_manager_snapshot.json")
-    return any("checkpoint_2" in path.read_text() for path in listings)
+    """Whether this start has got as far as a checkpoint."""
+    return any(store.glob(f"training/*/{number}/checkpoint_*"))
 
 
 def wait_for(condition):
@@ -158,37 +156,6 @@ def test_a_driver_killed_and_one_stopped_and_then_a_third_end_at_the_same_weight
     assert first == 0 < second < third < LONG.recipe.epochs * STEPS
     assert equal(prior.weights, undisturbed.weights)
     assert not list(store.glob("training/*/"))
-
-
-def checkpoint(run, start, step):
-    directory = run / str(start) / f"checkpoint_{step}"
-    directory.mkdir(parents=True)
-    stage.save_file({"model.x": torch.full((3,), step)}, directory / stage.TENSORS)
-    (directory / stage.STATE).write_text(json.dumps({"step": step}))
-    return directory
-
-
-def test_training_goes_on_from_the_furthest_whole_checkpoint_of_all_starts(tmp_path):
-    said = []
-
-    def newest():
-        found = stage.newest_checkpoint(tmp_path, said.append)
-        return found and (int(found[0]["model.x"][0]), found[1]["step"])
-
-    assert newest() is None
-    assert not said
-    # The workers of a killed first start may have come further than the second start, which began before they ended.
-    one, two, three = checkpoint(tmp_path, 1, 7), checkpoint(tmp_path, 2, 12), checkpoint(tmp_path, 1, 30)
-    assert newest() == (30, 30)
-    tensors = three / stage.TENSORS
-    tensors.write_bytes(tensors.read_bytes()[:-1])
-    assert newest() == (12, 12)
-    (two / stage.STATE).write_text('{"step": 12')
-    assert newest() == (7, 7)
-    assert not said
-    (one / stage.TENSORS).unlink()
-    assert newest() is None
-    assert "training starts from the beginning" in said[0]
 
 
 def test_one_worker_on_ray_is_the_plain_loop_and_a_damaged_prior_is_trained_again(cluster, tmp_path):

@@ -86,7 +86,9 @@ def problem(
     return Problem(pushed.mean, factor, labels, gaussian, None if draw is None else draw(gaussian))
 
 
-def flow_draw(flow: str, parameter: Tensor, features: Tensor, horizon: float = 1.0) -> Callable[[Gaussian], Draw]:
+def flow_draw(
+    flow: str, parameter: Tensor, features: Tensor, horizon: float = 1.0, tolerance: float | None = None
+) -> Callable[[Gaussian], Draw]:
     """Draws that know no pushforward: a fresh v₀ = (I ⊗ P)Bξ and a full flow integration for each."""
     entry = check_inputs(flow, parameter, features, horizon)
     num_nodes, num_classes = features.shape[1:]
@@ -101,7 +103,7 @@ def flow_draw(flow: str, parameter: Tensor, features: Tensor, horizon: float = 1
             for some in chunks(len(chosen), num_samples * num_nodes * num_classes):
                 noise = chosen.new_empty(some.stop - some.start, num_samples, expected).normal_(generator=generator)
                 start = expand(gaussian.act(noise).unflatten(-1, (num_nodes, num_classes - 1)))
-                logits.append(entry.integrate(parameter, chosen[some], start, horizon, None).value)
+                logits.append(entry.integrate(parameter, chosen[some], start, horizon, tolerance).value)
             return torch.cat(logits)
 
         return draw

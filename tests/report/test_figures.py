@@ -118,11 +118,26 @@ def test_convergence_has_a_line_and_a_band_per_integrator_and_both_slopes(record
     figure = plot_convergence(records.curves)
     (ax,) = figure.axes
     assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
-    assert len(ax.lines) == 4 + 2
+    assert len(ax.lines) == 4 + 2 + 1
     assert len(ax.collections) == 4
     slopes = [np.diff(np.log(line.get_ydata()))[0] / np.diff(np.log(line.get_xdata()))[0] for line in ax.lines[:2]]
     np.testing.assert_allclose(slopes, [-0.5, -1])
-    assert legend_texts(figure)[-2:] == ["slope −1/2", "slope −1"]
+    assert legend_texts(figure)[-3:] == ["slope −1/2", "slope −1", "error of the reference"]
+
+
+def test_the_reference_is_a_floor_and_no_curve(records):
+    for plot in (plot_convergence, plot_cost):
+        figure = plot(records.curves)
+        (floor,) = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
+        assert set(floor.get_ydata()) == {2e-5}
+        low, high = figure.axes[0].get_ylim()
+        assert low < 2e-5 < high
+        assert figure.axes[0].get_xlim()[1] < 100_000
+        older = plot(records.curves[records.curves["series"].ne("reference")])
+        assert len(older.axes[0].lines) == len(figure.axes[0].lines) - 1
+        assert "error of the reference" not in legend_texts(older)
+        assert plot(records.curves[records.curves["series"].eq("reference")]) is None
+    assert all("reference" in FIGURES[name].caption for name in ("convergence", "cost"))
 
 
 def test_convergence_shows_the_recorded_numbers(records):
@@ -133,7 +148,7 @@ def test_convergence_shows_the_recorded_numbers(records):
 
 def test_cost_says_how_many_points_each_line_spans(records):
     figure = plot_cost(records.curves)
-    assert len(figure.axes[0].lines) == 4
+    assert len(figure.axes[0].lines) == 4 + 1
     assert legend_texts(figure)[0] == "mc, 16–16k"
 
 

@@ -49,13 +49,15 @@ FIGURES: dict[str, Plot] = {
     ),
     "convergence": Plot(
         "Convergence of the integrators",
-        "Root mean square error of the Gibbs risk over seeds against points per datum, with bands. A curve that stops "
-        "falling may have reached the accuracy of the reference that it is compared with.",
+        "Root mean square error of the Gibbs risk against points per datum, over the integrator's seeds and over the "
+        "posteriors that were looked at, with bands. The reference is an estimate too: points near its error or below "
+        "it say nothing about an integrator.",
         lambda r: plot_convergence(r.curves),
     ),
     "cost": Plot(
         "Accuracy against cost",
-        "Root mean square error of the Gibbs risk against the seconds of one integration.",
+        "Root mean square error of the Gibbs risk against the seconds of one integration. Points near the error of the "
+        "reference or below it say nothing about an integrator.",
         lambda r: plot_cost(r.curves),
     ),
     "covariance": Plot(

@@ -6,14 +6,34 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from ldaf_bench.report.names import label
 from ldaf_bench.report.style import INK, TINY, colour, count, figure, in_order, key, legend, log_axis, marker, styled
+
+REFERENCE = "reference"
+"""The series that is no integrator: the standard error of the risk that all others are compared with."""
+
+
+def reference_error(curves: pd.DataFrame) -> float | None:
+    """Root mean square over priors and cells; None if the records do not know it."""
+    errors = curves[curves["kind"].eq("integration") & curves["series"].eq(REFERENCE) & curves["y"].gt(TINY)]["y"]
+    return None if errors.empty else float(np.sqrt((errors**2).mean()))
+
+
+def _floor(ax: Axes, curves: pd.DataFrame) -> list[Line2D]:
+    """A line at the error of the reference, if it is known, and its entry for the legend."""
+    error = reference_error(curves)
+    if error is None:
+        return []
+    ax.axhline(error, color=INK, linestyle="--", linewidth=1.3, zorder=2)
+    return [key("error of the reference", INK, "", line="--")]
 
 
 def convergence(curves: pd.DataFrame) -> pd.DataFrame:
     """`y`, `low`, `high` and `seconds` by integrator and points per datum; root mean square over priors and cells."""
     rows = curves[curves["kind"].eq("integration") & curves["y"].gt(TINY) & curves["x"].ge(1)]
+    rows = rows[rows["series"].ne(REFERENCE)]
     rows = rows.assign(square=rows["y"] ** 2)
     groups = rows.groupby(["series", "x"], sort=True)
     found = groups[["square", "low", "high", "seconds"]].mean()
@@ -38,18 +58,20 @@ def plot_convergence(curves: pd.DataFrame) -> Figure | None:
         band = rows[rows["low"].gt(0) & rows["high"].notna()]
         if len(band) > 1:
             ax.fill_between(band["x"], band["low"], band["high"], color=paint, alpha=0.18, linewidth=0)
+    floor = _floor(ax, curves)
     log_axis(ax, "x", 2)
     log_axis(ax, "y")
-    floor = np.nanmin(frame[["y", "low"]].where(frame[["y", "low"]] > 0).to_numpy(dtype=float))
-    ceiling = np.nanmax(frame[["y", "high"]].to_numpy(dtype=float))
-    ax.set_ylim(floor / 1.6, ceiling * 1.6)
+    lowest = np.nanmin(frame[["y", "low"]].where(frame[["y", "low"]] > 0).to_numpy(dtype=float))
+    highest = np.nanmax(frame[["y", "high"]].to_numpy(dtype=float))
+    error = reference_error(curves) or lowest
+    ax.set_ylim(min(lowest, error) / 1.6, max(highest, error) * 1.6)
     places = sorted(frame["x"].unique())
     if len(places) <= 8:
         ax.set_xticks(places, [count(place) for place in places])
     ax.set(xlabel="points per datum", ylabel="RMS error of the risk")
     handles = [key(label(n), colour("integrator", n), marker("integrator", n), line="-") for n in names]
-    handles += [key("slope −1/2", "#777777", "", line=":"), key("slope −1", "#777777", "", line="--")]
-    legend(new, handles, 4)
+    handles += [key("slope −1/2", "#777777", "", line=":"), key("slope −1", "#777777", "", line="-.")]
+    legend(new, handles + floor, 4)
     return new
 
 
@@ -59,7 +81,7 @@ def _slopes(ax: Axes, frame: pd.DataFrame) -> None:
     curves = frame[lengths.gt(1)] if lengths.gt(1).any() else frame
     start = curves.loc[curves["x"].eq(curves["x"].min()), "y"].max()
     x = np.array([frame["x"].min(), frame["x"].max()], dtype=float)
-    for slope, line in ((-0.5, ":"), (-1.0, "--")):
+    for slope, line in ((-0.5, ":"), (-1.0, "-.")):
         ax.plot(x, start * (x / curves["x"].min()) ** slope, color="#777777", linestyle=line, linewidth=1.2, zorder=1)
 
 
@@ -80,6 +102,7 @@ def plot_cost(curves: pd.DataFrame) -> Figure | None:
         counts = [count(x) for x in (rows["x"].iloc[0], rows["x"].iloc[-1])]
         points = "–".join(dict.fromkeys(counts))
         handles.append(key(f"{label(name)}, {points}", paint, marker("integrator", name), line="-"))
+    handles += _floor(ax, curves)
     log_axis(ax, "x")
     log_axis(ax, "y")
     ax.margins(0.09, 0.1)

@@ -193,7 +193,6 @@ class CellResources(Section):
     """What one process of the sweep gets. Posteriors and certificates run on CPU cores, also where there are GPUs."""
 
     cpus: Count = 1
-    gpus: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)] = 0
     at_once: Whole = 0
     """Processes at a time; 0: as many as fit."""
 

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ldaf_bench.data.datasets import DATASETS
+from ldaf_bench.data.datasets import DATASETS, summarize
 from ldaf_bench.methods import METHODS
 from ldaf_bench.models.backbones import BACKBONES
+from ldaf_bench.plan import make_plan
 from ldaf_bench.prior import PriorFile, read_file
+from ldaf_bench.suite import Suite
 from ldaf_bench.theory.bounds import BOUNDS
 
 README = Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
@@ -17,17 +19,23 @@ MAKEFILE = Path(__file__).parents[1].joinpath("Makefile").read_text(encoding="ut
 CONTINUOUS = Path(__file__).parents[1].joinpath(".ci", "run").read_text(encoding="utf-8")
 
 
-REGISTRIES = (BACKBONES, BOUNDS, DATASETS, METHODS)
+REGISTRIES = {
+    "data.dataset": DATASETS,
+    "priors.backbone": BACKBONES,
+    "certificates.bound": BOUNDS,
+    "priors.method": METHODS,
+}
+"""Where a suite names an entry."""
 
 
 @pytest.fixture
 def registries():
     """Examples add entries; nobody else should meet them."""
-    before = [dict(registry) for registry in REGISTRIES]
-    yield
-    for registry, content in zip(REGISTRIES, before, strict=True):
+    before = {place: dict(registry) for place, registry in REGISTRIES.items()}
+    yield before
+    for place, registry in REGISTRIES.items():
         registry.clear()
-        registry.update(content)
+        registry.update(before[place])
 
 
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -38,6 +46,24 @@ def test_python_examples_run_and_are_short(block, capsys, registries):
     assert len(block.splitlines()) < 30
     exec(compile(block, "README.md", "exec"), {})
     assert "certify" not in block or "certified=True" in capsys.readouterr().out
+    for place, registry in REGISTRIES.items():
+        for name in registry.keys() - registries[place].keys():
+            section, key = place.split(".")
+            assert f"`{section}: {{{key}: {name}}}`" in README
+            assert plan_with(section, key, name).cells
+
+
+def plan_with(section, key, name):
+    """The plan of a suite that names an entry."""
+    content = {
+        "suite": "readme",
+        "data": {"dataset": "digits"},
+        "priors": {"backbone": "tinynet", "recipe": "tiny", "num_nodes": 5},
+        "certificates": {"bound": ["kl", "test_set"]},
+    }
+    content[section][key] = name
+    suite = Suite.model_validate(content)
+    return make_plan(suite, summarize(suite.data.dataset))
 
 
 def test_there_is_an_example_for_everything_that_people_add():
@@ -67,3 +93,8 @@ def test_links_lead_somewhere():
     prose = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)#]+)\)", prose):
         assert Path(__file__).parents[1].joinpath(target).exists(), target
+
+
+def test_every_suite_is_in_the_table():
+    for path in Path(__file__).parents[1].joinpath("suites").glob("*.yaml"):
+        assert re.search(rf"^\|.*`{path.stem}`.*\|", README, re.MULTILINE), path.stem

@@ -55,6 +55,7 @@ def changed(place, value):
         (["priors", "flows"], "daf", "priors.flows: there is no such key; did you mean flow?"),
         (["certificates", "espilon"], 0.1, "did you mean epsilon?"),
         (["resources", "train", "worker"], 1, "did you mean workers?"),
+        (["resources", "cells"], {"gpus": 1}, "resources.cells.gpus: there is no such key; did you mean cpus?"),
         (["priors", "flow"], ["daf", "dafs"], "priors.flow"),
         (["certificates", "epsilon"], 0, "certificates.epsilon"),
         (["certificates", "epsilon"], [0.01, 0.995], "add up to 1 or more"),

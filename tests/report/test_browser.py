@@ -4,6 +4,8 @@ import shutil
 
 import pytest
 
+from ldaf_bench.report.figures import FIGURES
+
 BINARY = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 if BINARY is None:
     pytest.skip("no chromium on this machine: `apt-get install chromium` to test the page", allow_module_level=True)
@@ -108,7 +110,7 @@ def test_without_javascript_everything_can_be_read(browser, reported):
     page.goto((reported / "report.html").as_uri())
     assert page.locator("#table-comparison tbody tr").count() > 10
     assert page.locator("button, input").count() == 0
-    assert page.locator("figure img").count() == 10
+    assert page.locator("figure img").count() == len(FIGURES)
     context.close()
 
 

@@ -10,6 +10,7 @@ from matplotlib.collections import PathCollection
 
 from ldaf_bench.report.figures import FIGURES
 from ldaf_bench.report.figures.ablations import plot_counts, plot_covariance, plot_flows
+from ldaf_bench.report.figures.axes import OTHERS, plot_axes, swept
 from ldaf_bench.report.figures.integration import plot_convergence, plot_cost
 from ldaf_bench.report.figures.progress import plot_alternations, plot_time, plot_training, spent
 from ldaf_bench.report.figures.risks import plot_calibration, plot_comparison
@@ -60,8 +61,8 @@ def test_a_figure_without_its_data_is_left_out(name, tmp_path):
 
 
 def test_figures_of_an_axis_are_left_out_when_nothing_was_swept_along_it(tmp_path):
-    one = records_of(tmp_path, synthetic.small(flows=("daf",), covariances=("code",)), [])
-    for plot in (plot_covariance, plot_flows, plot_counts):
+    one = records_of(tmp_path, synthetic.small(flows=("daf",), covariances=("code",), epsilons=(0.01,)), [])
+    for plot in (plot_covariance, plot_flows, plot_counts, plot_axes):
         assert plot(one.results) is None
     for plot in (plot_convergence, plot_cost):
         assert plot(one.curves) is None
@@ -176,6 +177,53 @@ def test_counts_have_a_panel_for_training_and_one_for_evaluation(records):
     figure = plot_counts(records.results)
     assert [ax.get_xlabel() for ax in figure.axes] == [f"points per datum in {w}" for w in ("training", "evaluation")]
     assert [t.get_text() for t in figure.axes[1].get_xticklabels()] == ["256", "4k"]
+
+
+VALUES = {
+    "num_nodes": (10, 20, 50), "horizon": (0.5, 1.0), "tolerance": (None, 1e-3, 1e-6), "backbone": ("large", "tinynet"),
+    "certificate_fraction": (0.02, 0.2, 0.5), "objective": ("lambda", "prior"), "optimizer": ("adam", "sgd"),
+}  # fmt: skip
+
+
+NUMERIC = ("num_nodes", "horizon", "certificate_fraction")
+
+
+@pytest.mark.parametrize("axis", VALUES)
+def test_every_other_axis_has_a_panel(axis, tmp_path):
+    one = {"covariances": ("code",), "bounds": ("kl",), "epsilons": (0.01,)}
+    rows = [row for value in VALUES[axis] for row in synthetic.small(**one, **{axis: value})]
+    found = records_of(tmp_path, rows, [])
+    figure = plot_axes(found.results)
+    (ax,) = figure.axes
+    assert ax.get_xlabel() == OTHERS[axis]
+    assert title(ax) == "digits"
+    own = ["the precision's own", "1e-06", "0.001"]
+    names = own if axis == "tolerance" else [f"{value:g}" if axis in NUMERIC else value for value in VALUES[axis]]
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == names
+    assert len(ax.containers) == 2 * 2
+    assert ax.get_xscale() == ("log" if axis == "certificate_fraction" else "linear")
+    for value in VALUES[axis]:
+        some = found.results[found.results["flow"].eq("daf") & found.results["bound"].eq("kl")]
+        some = some[some["integrator"].eq("mc") & (some[axis].isna() if value is None else some[axis].eq(value))]
+        assert len(some) == 3
+        assert some["value"].mean() in ax.containers[0].lines[0].get_ydata()
+
+
+def test_axes_without_a_figure_share_one_and_say_what_was_held(records, tmp_path):
+    assert [axis for axis, *_ in swept(records.results)[0]] == ["epsilon"]
+    assert "epsilon" not in FIGURES["axes"].held(records)
+    assert FIGURES["axes"].held(records)["covariance"] == ["code"]
+    rows = [row for n in (10, 20) for t in (1.0, 2.0) for row in synthetic.small(num_nodes=n, horizon=t)]
+    found = records_of(tmp_path, rows, [])
+    assert [ax.get_xlabel() for ax in plot_axes(found.results).axes] == ["nodes n", "horizon T", "ε"]
+    held = FIGURES["axes"].held(found)
+    assert (held["num_nodes"], held["horizon"], held["epsilon"]) == ([10], [1.0], [0.01])
+
+
+def test_an_axis_that_differs_between_suites_only_was_not_swept(tmp_path):
+    one = {"epsilons": (0.01,), "covariances": ("code",)}
+    rows = [row for n in (10, 20) for row in synthetic.small(suite=f"n{n}", recipe=f"r{n}", num_nodes=n, **one)]
+    assert plot_axes(records_of(tmp_path, rows, []).results) is None
 
 
 def test_alternations_and_training_have_a_line_per_posterior_and_prior(records):

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from ldaf_bench.report.comparison import comparison
 from ldaf_bench.report.figures.ablations import ablation, plot_counts, plot_covariance, plot_flows
+from ldaf_bench.report.figures.axes import plot_axes, swept
 from ldaf_bench.report.figures.integration import plot_convergence, plot_cost
 from ldaf_bench.report.figures.progress import plot_alternations, plot_time, plot_training
 from ldaf_bench.report.figures.risks import plot_calibration, plot_comparison
@@ -77,6 +78,13 @@ FIGURES: dict[str, Plot] = {
         "Certificate and test risk against the points per datum. Mean and standard deviation over seeds.",
         lambda r: plot_counts(r.results),
         lambda r: ablation(r.results, "fit_points", "num_points", "integrator")[1],
+    ),
+    "axes": Plot(
+        "Everything else that was swept",
+        "Certificate and test risk against each axis that has no figure of its own. Mean and standard deviation over "
+        "seeds. A panel is about one axis and holds all others.",
+        lambda r: plot_axes(r.results),
+        lambda r: swept(r.results)[1],
     ),
     "alternations": Plot(
         "Fitting the posterior",

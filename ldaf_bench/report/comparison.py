@@ -1,11 +1,14 @@
-"""The paper's Table 1 as a frame, for the figure and the table alike: risks, certificates, held-out bounds."""
+"""The paper's Table 1 as a frame, for the figure and the table alike; and a summary that fits on a terminal."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
-from ldaf_bench.report.grouping import FIXED_CLASSIFIER, Held, applies, done, hold, over_seeds
-from ldaf_bench.report.names import arm, label
+from ldaf_bench.report.grouping import FIXED_CLASSIFIER, SETTING, Held, applies, distinct, done, hold, over_seeds
+from ldaf_bench.report.names import arm, held_fixed, label
+from ldaf_bench.report.records import named_apart
 
 MEASURED = {
     "mean_test_error": "mean classifier, test error",
@@ -77,3 +80,62 @@ def describe(bound: str) -> str:
     if bound == "test_set":
         return "held-out: test_set"
     return f"held-out: {label(bound)}" if bound in FIXED_CLASSIFIER else f"certificate: {label(bound)}"
+
+
+LINES = (
+    "suite", "dataset", "certificate_fraction", "backbone", "classifier", "num_nodes", "horizon", "covariance", "scale",
+)  # fmt: skip
+"""What makes a line of the summary; `classifier` is the flow, or the method of a network without one."""
+MEAN_CLASSIFIER = "mean classifier"
+
+
+def summary(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """The certificates in short, a line per classifier and a column per bound, and a sentence about what they are.
+
+    The columns: `classifier`, `covariance` and those of LINES that differ; `test`, the risk of the line's classifier on
+    the test part; and each bound's certificate under the bound's name, missing where it does not apply. Each number is
+    a fraction and the mean over seeds of one setting, at the first ε of its suite; whatever makes no line is held as in
+    every comparison, and nothing else is averaged. Only certified values, unless there are none, which the sentence
+    says. `frame` may come from `read` or straight from a results.parquet; without a certificate both are empty.
+    """
+    rows = done(frame)
+    certified = rows["certified"].eq(True)
+    rows = rows[certified] if certified.any() else rows
+    if rows.empty:
+        return pd.DataFrame(), ""
+    rows = named_apart(rows.assign(**{name: rows[name].fillna("") for name in SETTING}))
+    # Rows are in the plan's order, so this is the first of the suite file.
+    rows = rows[rows["epsilon"].eq(rows.groupby("suite")["epsilon"].transform("first"))]
+    rows, held = hold(rows, (*LINES, "method", "flow", "bound", "epsilon"))
+    fixed = rows["bound"].isin(FIXED_CLASSIFIER)
+    rows = rows.assign(
+        classifier=rows["flow"].where(applies(rows["flow"]), rows["method"]),
+        covariance=rows["covariance"].where(~fixed, MEAN_CLASSIFIER),
+        test=rows["mean_test_error"].where(fixed, rows["test_risk"]),
+    )
+    keys = [name for name in LINES if name in ("classifier", "covariance") or len(distinct(rows, name)) > 1]
+    bounds = ordered(rows["bound"].unique().tolist())
+    found = [over_seeds(rows, keys, "test").assign(column="test")]
+    found += [over_seeds(rows[rows["bound"].eq(bound)], keys, "value").assign(column=bound) for bound in bounds]
+    lines = _beside(pd.concat(found, ignore_index=True), list(dict.fromkeys([*SETTING, *keys])))
+    return lines[[*keys, "test", *bounds]], _about_summary(rows, held, found[0]["num_seeds"], certified.any())
+
+
+def _beside(long: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """The means of each `column` as a column, a line for each combination of the keys in order of appearance."""
+    lines: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in long.to_dict("records"):
+        line = tuple(None if pd.isna(row[name]) else row[name] for name in keys)
+        outcome = 0
+        while row["column"] in lines.setdefault((*line, outcome), {name: row[name] for name in keys}):
+            outcome += 1  # two outcomes of one seed are two lines
+        lines[*line, outcome][row["column"]] = row["mean"]
+    return pd.DataFrame(list(lines.values()))
+
+
+def _about_summary(rows: pd.DataFrame, held: Held, num_seeds: pd.Series, certified: bool) -> str:
+    levels = " or ".join(f"{level:g}" for level in rows["epsilon"].unique())
+    few, many = int(num_seeds.min()), int(num_seeds.max())
+    seeds = f"{many} {'seed' if many == 1 else 'seeds'}" if few == many else f"{few} to {many} seeds"
+    what = "Certificates" if certified else "Bounds on estimated risks, none of them certified,"
+    return f"{what} at ε = {levels} and risk on the test part, mean over {seeds}. {held_fixed(held)}".strip()

@@ -10,12 +10,18 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ldaf_bench.data.datasets import summarize
+from ldaf_bench.data.datasets import DATASETS, summarize
+from ldaf_bench.methods import METHODS
 from ldaf_bench.methods.yaml_file import read_yaml
+from ldaf_bench.models.backbones import BACKBONES
 from ldaf_bench.plan import make_plan
 from ldaf_bench.run import main
 from ldaf_bench.suite import MOST_CELLS, Suite, SuiteError, check_num_cells, check_sizes, num_cells_at_most, read_suite
 from ldaf_bench.theory.bounds import BOUNDS
+from ldaf_bench.theory.covariances import COVARIANCES
+from ldaf_bench.theory.flows import FLOWS
+from ldaf_bench.theory.integrate import INTEGRATORS
+from ldaf_bench.theory.posterior import OPTIMIZERS
 
 SUITES = sorted(Path("suites").glob("*.yaml"))
 DIGITS = yaml.safe_load(Path("suites/digits.yaml").read_text())
@@ -293,12 +299,27 @@ def test_the_schema_rejects_what_the_code_rejects(place, value):
         Suite.model_validate(content)
 
 
-def test_names_are_those_of_the_dictionaries_as_they_are_now(monkeypatch):
-    content = changed(["certificates", "bound"], ["mine"])
+@pytest.mark.parametrize(
+    ("place", "registry"),
+    [
+        ("data.dataset", DATASETS),
+        ("priors.method", METHODS),
+        ("priors.backbone", BACKBONES),
+        ("priors.flow", FLOWS),
+        ("posteriors.covariance", COVARIANCES),
+        ("posteriors.optimizer", OPTIMIZERS),
+        ("risks.integrator", INTEGRATORS),
+        ("certificates.bound", BOUNDS),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_names_are_those_of_the_dictionaries_as_they_are_now(monkeypatch, place, registry):
+    content = changed(place.split("."), "mine")
     with pytest.raises(ValueError, match="mine"):
         Suite.model_validate(content)
-    monkeypatch.setitem(BOUNDS, "mine", BOUNDS["kl"])
-    assert Suite.model_validate(content).certificates.bound == ("mine",)
+    monkeypatch.setitem(registry, "mine", next(iter(registry.values())))
+    Suite.model_validate(content)
+    assert jsonschema.Draft202012Validator(Suite.model_json_schema()).is_valid(content)
 
 
 def test_reading_a_suite_gives_a_frozen_value(tmp_path):

@@ -133,7 +133,9 @@ def read_yaml(path: Path) -> Any:
         raise FileError(f"{path} cannot be read as YAML: {where}{error.problem}.") from error
     except RecursionError as error:
         raise FileError(f"{path} cannot be read as YAML: it is nested too deeply; write it flatter.") from error
-    except (OSError, ValueError, yaml.YAMLError, FileError) as error:
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}.") from error
+    except (ValueError, yaml.YAMLError, FileError) as error:
         raise FileError(f"{path} cannot be read as YAML: {error}.") from error
 
 

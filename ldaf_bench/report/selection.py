@@ -75,8 +75,10 @@ def best_sentences(frame: pd.DataFrame) -> list[str]:
         where = f"{label(dataset, 40)}{f', suite {label(suite, 80)}' if several else ''}, ε = {epsilon:g}"
         lost = failed(frame)
         lost = lost[lost["plan"].eq(plan) & lost["dataset"].eq(dataset)]
+        # An integration without chance spends no δ′, but was chosen among others that do.
+        delta = group[group["certified"].eq(True)]["delta"].max()
         try:
-            sentences.append(f"{where}: {_sentence(best_certificate(pd.concat([group, lost])))}")
+            sentences.append(f"{where}: {_sentence(best_certificate(pd.concat([group, lost])), delta)}")
         except ValueError as refusal:
             sentences.append(f"{where}: {refusal}")
     if several:
@@ -86,11 +88,11 @@ def best_sentences(frame: pd.DataFrame) -> list[str]:
     return sentences
 
 
-def _sentence(best: pd.Series) -> str:
+def _sentence(best: pd.Series, delta: float) -> str:
     what = ", ".join(label(best[name]) for name in ("flow", "covariance", "scale"))
     return (
         f"the best certificate is {percent(best['value'])} % ({label(best['bound'])}; {what}; seed "
         f"{label(best['seed'])}; {label(best['integrator'])}). The choice was paid for: the bounds at ε/K, with "
         f"ε = {best['epsilon']:g} and K = {label(best['num_priors'])} priors, and the integrations at δ′/J, with "
-        f"δ′ = {label(best['delta'])} and J = {label(best['num_integrations'])}."
+        f"δ′ = {label(delta)} and J = {label(best['num_integrations'])}."
     )

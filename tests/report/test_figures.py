@@ -167,6 +167,15 @@ def test_covariances_of_one_scale_are_places_themselves(tmp_path):
     assert len(ax.containers) == 2 * 2
 
 
+def test_a_covariance_that_finds_its_own_scale_stands_beside_the_scales(tmp_path):
+    rows = synthetic.small(flows=("daf",), covariances=("code", "scaled"), scales=(0.1, 0.3))
+    rows = [row | {"scale": None} if row["covariance"] == "scaled" else row for row in rows]
+    rows = [row for row in rows if row["covariance"] != "scaled" or row["setting"] != rows[-1]["setting"]]
+    (ax,) = plot_covariance(records_of(tmp_path, rows, []).results).axes
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["0.1", "0.3", "its own"]
+    assert [len(container.lines[0].get_xdata()) for container in ax.containers] == [2, 1, 2, 1]
+
+
 def test_flows_show_every_seed(records):
     figure = plot_flows(records.results)
     assert len(points(figure)) == 4 * 2 * 3
@@ -195,9 +204,9 @@ def test_every_other_axis_has_a_panel(axis, tmp_path):
     found = records_of(tmp_path, rows, [])
     figure = plot_axes(found.results)
     (ax,) = figure.axes
-    assert ax.get_xlabel() == OTHERS[axis]
+    assert ax.get_xlabel() == OTHERS[axis] + (" (own: the precision's)" if axis == "tolerance" else "")
     assert title(ax) == "digits"
-    own = ["the precision's own", "1e-06", "0.001"]
+    own = ["own", "1e-06", "0.001"]
     names = own if axis == "tolerance" else [f"{value:g}" if axis in NUMERIC else value for value in VALUES[axis]]
     assert [tick.get_text() for tick in ax.get_xticklabels()] == names
     assert len(ax.containers) == 2 * 2

@@ -143,6 +143,13 @@ def test_a_best_is_named_with_all_that_was_paid(tmp_path):
             assert said in sentence
 
 
+def test_a_best_without_chance_was_chosen_among_others_with(tmp_path):
+    rows = synthetic.small(integrators=("mc", "bonferroni"))
+    rows = [row | ({"delta": 0.0, "value": 0.01} if row.get("integrator") == "bonferroni" else {}) for row in rows]
+    sentences = best_sentences(read([synthetic.write(tmp_path, rows, [])]).results)
+    assert all("bonferroni" in sentence and "δ′ = 0.01" in sentence for sentence in sentences)
+
+
 def test_what_is_held_fixed_does_not_depend_on_any_outcome(tmp_path):
     results = read([synthetic.write(tmp_path, synthetic.results(), [])]).results
     kept, held = hold(results, ["flow", "bound", "epsilon"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -47,12 +46,14 @@ def plot_covariance(results: pd.DataFrame) -> Figure | None:
     axis, kind = ("scale", "covariance") if by_scale else ("covariance", "flow")
     parts = panels(rows, "flow") if by_scale else panels(rows)
     new, axes = figure(1.1 + 2.1 * len(parts), len(parts), sharex=True, sharey=rows["dataset"].nunique() == 1)
-    places = {value: place for place, value in enumerate(distinct(rows, axis))}
+    # `scaled` finds its own scale, and stands beside those that were given.
+    values = [*distinct(rows, axis), *([None] if rows[axis].isna().any() else [])]
+    places = {value: place for place, value in enumerate(values)}
     for ax, (title, part) in zip(axes[:, 0], parts, strict=True):
         for column in SHOWN:
             _points(ax, over_seeds(part, [kind, axis], column), axis, kind, places, hollow=column != "value")
         ax.set_title(title)
-        ax.set_xticks(list(places.values()), [label(value, 12) for value in places])
+        ax.set_xticks(list(places.values()), [label(value or "its own", 12) for value in places])
         ax.set_xlim(-0.5, len(places) - 0.5)
         ax.grid(False, axis="x")
         percent_axis(ax)
@@ -68,10 +69,12 @@ def _points(ax: Axes, frame: pd.DataFrame, axis: str, kind: str, places: dict[An
     names = in_order(kind, frame[kind])
     for index, name in enumerate(names):
         shift = (index - (len(names) - 1) / 2) * 0.5 / max(len(names), 3)
-        rows = frame[frame[kind].eq(name) & applies(frame[axis])].sort_values(axis)
+        rows = frame[frame[kind].eq(name)]
+        rows = rows.assign(place=[places.get(None if pd.isna(value) else value) for value in rows[axis]])
+        rows = rows[rows["place"].notna()].sort_values("place", kind="stable")
         paint = colour(kind, name)
         ax.errorbar(
-            np.array([places[value] for value in rows[axis]]) + shift, rows["mean"], yerr=rows["sd"].fillna(0),
+            rows["place"].astype(float) + shift, rows["mean"], yerr=rows["sd"].fillna(0),
             color=paint, marker=marker(kind, name), markerfacecolor="white" if hollow else paint, capsize=2.2,
             elinewidth=1.1, linewidth=1.1, linestyle="none" if axis == "covariance" else ":" if hollow else "-",
         )  # fmt: skip

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from ldaf_bench.report import style
 from ldaf_bench.report.figures.ablations import SHOWN, panels
 from ldaf_bench.report.grouping import Held, done, hold, over_seeds, settings, stochastic
-from ldaf_bench.report.names import label, setting
+from ldaf_bench.report.names import label
 from ldaf_bench.report.style import colour, figure, in_order, key, legend, marker, percent_axis, power, styled
 
 OTHERS = {
@@ -20,7 +20,7 @@ OTHERS = {
     "horizon": "horizon T",
     "tolerance": "Krylov tolerance",
     "backbone": "backbone",
-    "certificate_fraction": "certificate points over all that do not test",
+    "certificate_fraction": "certificate fraction",
     "objective": "objective of the posterior",
     "optimizer": "optimizer of the posterior",
     "epsilon": "ε",
@@ -52,8 +52,12 @@ def plot_axes(results: pd.DataFrame) -> Figure | None:
     parts, _ = swept(results)
     if not parts:
         return None
-    new, axes = figure(0.8 + 2.3 * len(parts), len(parts))
-    for ax, (axis, title, rows) in zip(axes[:, 0], parts, strict=True):
+    columns = 1 if len(parts) < 3 else 2
+    lines = -(-len(parts) // columns)
+    new, axes = figure(0.8 + 2.1 * lines, lines, columns)
+    for ax in axes.flat[len(parts) :]:
+        ax.remove()
+    for ax, (axis, title, rows) in zip(axes.flat, parts, strict=False):
         values = settings(rows, axis)
         places, numeric = _places(values)
         for index, flow in enumerate(flows := in_order("flow", rows["flow"])):
@@ -64,10 +68,10 @@ def plot_axes(results: pd.DataFrame) -> Figure | None:
         if numeric:
             _number_line(ax, places)
         else:
-            ax.set_xticks(places, [setting(axis, value, 19) for value in values])
+            ax.set_xticks(places, ["own" if value is None else label(value, 12) for value in values])
             ax.set_xlim(-0.5, len(values) - 0.5)
             ax.grid(False, axis="x")
-        ax.set_xlabel(OTHERS[axis])
+        ax.set_xlabel(f"{OTHERS[axis]} (own: the precision's)" if None in values else OTHERS[axis])
         ax.set_title(title)
         percent_axis(ax)
     names = in_order("flow", pd.concat([rows["flow"] for *_, rows in parts]))

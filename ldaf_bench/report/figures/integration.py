@@ -48,7 +48,7 @@ def plot_convergence(curves: pd.DataFrame) -> Figure | None:
         return None
     new, axes = figure(4.4)
     ax = axes[0, 0]
-    # The limits are the data's; reference lines may leave them.
+    # The limits are the curves'; slopes and bands may leave them.
     _slopes(ax, frame)
     names = in_order("integrator", frame["series"])
     for name in names:
@@ -61,17 +61,18 @@ def plot_convergence(curves: pd.DataFrame) -> Figure | None:
     floor = _floor(ax, curves)
     log_axis(ax, "x", 2)
     log_axis(ax, "y")
+    error = reference_error(curves) or frame["y"].min()
     lowest = np.nanmin(frame[["y", "low"]].where(frame[["y", "low"]] > 0).to_numpy(dtype=float))
     highest = np.nanmax(frame[["y", "high"]].to_numpy(dtype=float))
-    error = reference_error(curves) or lowest
-    ax.set_ylim(min(lowest, error) / 1.6, max(highest, error) * 1.6)
+    # A band's lower end can be next to nothing, and would take all of the room.
+    ax.set_ylim(max(min(lowest, error), min(frame["y"].min(), error) / 5) / 1.6, max(highest, error) * 1.6)
     places = sorted(frame["x"].unique())
     if len(places) <= 8:
         ax.set_xticks(places, [count(place) for place in places])
     ax.set(xlabel="points per datum", ylabel="RMS error of the risk")
     handles = [key(label(n), colour("integrator", n), marker("integrator", n), line="-") for n in names]
     handles += [key("slope −1/2", "#777777", "", line=":"), key("slope −1", "#777777", "", line="-.")]
-    legend(new, handles + floor, 4)
+    legend(new, handles + floor, 3)
     return new
 
 
@@ -108,5 +109,5 @@ def plot_cost(curves: pd.DataFrame) -> Figure | None:
     ax.margins(0.09, 0.1)
     ax.text(0.02, 0.03, "↙ better", transform=ax.transAxes, fontsize=9, color=INK)
     ax.set(xlabel="seconds for one integration", ylabel="RMS error of the risk")
-    legend(new, handles, 3, "integrator, points per datum")
+    legend(new, handles, 2, "integrator, points per datum")
     return new

@@ -16,7 +16,7 @@ from ldaf_bench.data.dataset import Summary
 from ldaf_bench.data.splits import Splits
 from ldaf_bench.methods.config import PriorConfig, SplitConfig
 from ldaf_bench.methods.store import prior_id
-from ldaf_bench.suite import MOST_CELLS, Suite, SuiteError
+from ldaf_bench.suite import Suite, SuiteError, check_num_cells, check_sizes
 from ldaf_bench.theory.bounds import FIXED_CLASSIFIER
 from ldaf_bench.theory.integrate import CERTIFYING
 
@@ -108,8 +108,10 @@ class Plan:
 
     @cached_property
     def identity(self) -> str:
-        """A name for all that the plan asks for."""
-        return fingerprint({"cells": [cell.identity for cell in self.cells], **self.suite.model_dump(mode="json")})
+        """A name for all that the plan asks for and pays for, wherever it runs."""
+        search = None if self.suite.search is None else self.suite.search.model_dump(mode="json")
+        cells = [cell.identity for cell in self.cells]
+        return fingerprint({"suite": self.suite.suite, "cells": cells, "search": search})
 
     def posterior_axes(self) -> dict[str, tuple[Any, ...]]:
         """The axes whose grid the posteriors are."""
@@ -140,11 +142,11 @@ def make_plan(suite: Suite, summary: Summary) -> Plan:
     """Expand a suite; a `SuiteError` for what cannot be."""
     if suite.data.dataset != summary.name:
         raise SuiteError(f"The suite is about {suite.data.dataset}, not about {summary.name}.")
+    check_num_cells(suite)
+    check_sizes(suite, summary.num_classes)
     priors = tuple(_priors(suite, summary))
     posteriors = tuple(_posteriors(suite, priors))
     cells = tuple(_cells(suite, priors, posteriors))
-    if len(cells) > MOST_CELLS:
-        raise SuiteError(f"The suite has {len(cells)} cells, more than {MOST_CELLS}: shorten its axes.")
     if suite.search is not None and not posteriors:
         raise SuiteError("There are no posteriors to search: priors.method needs ldaf.")
     if not cells:

@@ -137,7 +137,6 @@ def forge(place, integrator, change):
         row["value"] = min(1.0, slow_bound(row["bound"], risk, row["kl"], num_data, epsilon))
     path.unlink()
     write_manifest(path.parent, path.name, content)
-    assert place.run() == 0  # the next run believes it
 
 
 def forget_to_pay(row):
@@ -199,7 +198,8 @@ def test_an_edited_plan_is_noticed(copied, capsys):
     assert "not the plan" in capsys.readouterr().err
 
 
-def test_what_is_deleted_or_damaged_is_made_again_and_nothing_else(copied):
+def test_what_is_deleted_or_damaged_is_made_again_and_nothing_else(copied, monkeypatch):
+    monkeypatch.setattr("ldaf_bench.run.report", lambda _, folder: folder)  # it reads the tables only, and takes long
     expected = {name: steady(copied.table(name)) for name in ("results", "curves")}
     kinds = one_of_each(copied)
     assert {kind for kind, _ in kinds} == {"priors", "pushforwards", "posteriors", "cells", "convergence"}

@@ -37,7 +37,7 @@ def test_a_prior_comes_back_as_it_was(saved):
     assert prior.config == CONFIG
     assert prior.identity == path.name == prior_id(CONFIG, splits.hash("prior"))
     assert prior.record["splits"]["certificate"]["hash"] == splits.hash("certificate")
-    assert set(prior.record["versions"]) == {"ldaf_bench", "python", "ray", "torch", "torchvision"}
+    assert set(prior.record["versions"]) == {"commit", "ldaf_bench", "python", "ray", "torch", "torchvision"}
     require_unseen(prior.seen, splits)
 
 

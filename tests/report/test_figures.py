@@ -204,9 +204,9 @@ def test_every_other_axis_has_a_panel(axis, tmp_path):
     found = records_of(tmp_path, rows, [])
     figure = plot_axes(found.results)
     (ax,) = figure.axes
-    assert ax.get_xlabel() == OTHERS[axis] + (" (own: the precision's)" if axis == "tolerance" else "")
+    assert ax.get_xlabel() == OTHERS[axis]
     assert title(ax) == "digits"
-    own = ["own", "1e-06", "0.001"]
+    own = ["precision's\nown", "1e-06", "0.001"]
     names = own if axis == "tolerance" else [f"{value:g}" if axis in NUMERIC else value for value in VALUES[axis]]
     assert [tick.get_text() for tick in ax.get_xticklabels()] == names
     assert len(ax.containers) == 2 * 2
@@ -233,6 +233,16 @@ def test_an_axis_that_differs_between_suites_only_was_not_swept(tmp_path):
     one = {"epsilons": (0.01,), "covariances": ("code",)}
     rows = [row for n in (10, 20) for row in synthetic.small(suite=f"n{n}", recipe=f"r{n}", num_nodes=n, **one)]
     assert plot_axes(records_of(tmp_path, rows, []).results) is None
+
+
+def test_no_ablation_calls_an_estimate_a_certificate(tmp_path):
+    rows = synthetic.small(integrators=("qmc",), num_points=(256, 4096), fit_points=(64, 256))
+    estimates = records_of(tmp_path, rows, []).results
+    for plot in (plot_covariance, plot_flows, plot_axes):
+        assert not any(text.startswith("certificate") for text in legend_texts(plot(estimates)))
+    figure = plot_counts(estimates)
+    assert "not certified" in legend_texts(figure)
+    assert {c.lines[0].get_markerfacecolor() for ax in figure.axes for c in ax.containers} == {"white"}
 
 
 def test_alternations_and_training_have_a_line_per_posterior_and_prior(records):

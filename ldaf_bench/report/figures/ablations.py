@@ -26,6 +26,15 @@ def ablation(results: pd.DataFrame, *axes: str) -> tuple[pd.DataFrame, Held]:
     return hold(fitted if not fitted.empty else rows, axes)
 
 
+def shown(rows: pd.DataFrame) -> dict[str, str]:
+    """SHOWN, with another word for values that rest on an estimate of the risk."""
+    certified = rows["certified"].eq(True)
+    word = (
+        "certificate" if certified.all() else "certificate or estimate" if certified.any() else "bound, not certified"
+    )
+    return {**SHOWN, "value": word}
+
+
 def panels(rows: pd.DataFrame, *by: str) -> list[tuple[str, pd.DataFrame]]:
     """Rows that share a panel, and its title: by data set, by suite if there are several, and by these columns."""
     columns = ["dataset", *(["suite"] if rows["suite"].nunique() > 1 else []), *by]
@@ -59,7 +68,7 @@ def plot_covariance(results: pd.DataFrame) -> Figure | None:
         percent_axis(ax)
     axes[-1, 0].set_xlabel("scale" if by_scale else "covariance initialization")
     handles = [key(label(name), colour(kind, name), marker(kind, name)) for name in in_order(kind, rows[kind])]
-    handles += [key(name, style.NEUTRAL, "o", hollow=column != "value") for column, name in SHOWN.items()]
+    handles += [key(name, style.NEUTRAL, "o", hollow=column != "value") for column, name in shown(rows).items()]
     legend(new, handles, 2)
     return new
 
@@ -88,7 +97,10 @@ def plot_flows(results: pd.DataFrame) -> Figure | None:
     flows = in_order("flow", rows["flow"])
     if len(flows) < 2:
         return None
-    quantities = {**MEASURED, "value": f"certificate: {label(rows['bound'].iloc[0])}, ε = {rows['epsilon'].iloc[0]:g}"}
+    quantities = {
+        **MEASURED,
+        "value": f"{shown(rows)['value']}: {label(rows['bound'].iloc[0])}, ε = {rows['epsilon'].iloc[0]:g}",
+    }
     paints = dict(zip(quantities, (INK, style.SKY, style.GREEN, style.PURPLE), strict=True))
     parts = panels(rows, *(["backbone"] if len(distinct(rows, "backbone")) > 1 else []))
     new, axes = figure(0.9 + 2.7 * len(parts), len(parts), sharex=True)
@@ -130,13 +142,17 @@ def plot_counts(results: pd.DataFrame) -> Figure | None:
     new, axes = figure(0.9 + 2.5 * len(parts), len(parts))
     names = in_order("integrator", {str(name) for *_, rows in parts for name in rows["integrator"]})
     for ax, (axis, title, rows) in zip(axes[:, 0], parts, strict=True):
-        for name, column in itertools.product(names, SHOWN):
-            found = over_seeds(rows[rows["integrator"].eq(name)], [axis], column).sort_values(axis)
+        here = in_order("integrator", rows["integrator"])
+        for name, column in itertools.product(here, SHOWN):
+            some = rows[rows["integrator"].eq(name)]
+            found = over_seeds(some, [axis], column).sort_values(axis)
             # Side by side, because integrators that agree would hide each other.
-            place = found[axis].astype(float) * 2 ** (0.06 * (names.index(name) - (len(names) - 1) / 2))
+            place = found[axis].astype(float) * 2 ** (0.06 * (here.index(name) - (len(here) - 1) / 2))
+            paint = colour("integrator", name)
             ax.errorbar(
-                place, found["mean"], yerr=found["sd"].fillna(0), color=colour("integrator", name), capsize=2.5,
-                elinewidth=1.1, marker=marker("integrator", name), linestyle="-" if column == "value" else ":",
+                place, found["mean"], yerr=found["sd"].fillna(0), color=paint, capsize=2.5, elinewidth=1.1,
+                marker=marker("integrator", name), linestyle="-" if column == "value" else ":",
+                markerfacecolor=paint if some["certified"].eq(True).all() else "white",
             )  # fmt: skip
         ax.set_xscale("log", base=2)
         ticks = sorted(rows[axis].astype(float).unique())
@@ -146,8 +162,8 @@ def plot_counts(results: pd.DataFrame) -> Figure | None:
         ax.margins(x=0.08)
         percent_axis(ax)
     handles = [key(label(name), colour("integrator", name), marker("integrator", name)) for name in names]
-    handles += [
-        key(title, style.NEUTRAL, "", line="-" if column == "value" else ":") for column, title in SHOWN.items()
-    ]
+    handles += [key(SHOWN[column], style.NEUTRAL, "", line="-" if column == "value" else ":") for column in SHOWN]
+    if any(rows["certified"].ne(True).any() for *_, rows in parts):
+        handles.append(key("not certified", style.NEUTRAL, "o", hollow=True))
     legend(new, handles, 3)
     return new

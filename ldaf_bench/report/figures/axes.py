@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ldaf_bench.report import style
-from ldaf_bench.report.figures.ablations import SHOWN, panels
+from ldaf_bench.report.figures.ablations import SHOWN, panels, shown
 from ldaf_bench.report.grouping import Held, done, hold, over_seeds, settings, stochastic
 from ldaf_bench.report.names import label
 from ldaf_bench.report.style import colour, figure, in_order, key, legend, marker, percent_axis, power, styled
@@ -68,15 +68,15 @@ def plot_axes(results: pd.DataFrame) -> Figure | None:
         if numeric:
             _number_line(ax, places)
         else:
-            ax.set_xticks(places, ["own" if value is None else label(value, 12) for value in values])
+            ax.set_xticks(places, ["precision's\nown" if value is None else label(value, 12) for value in values])
             ax.set_xlim(-0.5, len(values) - 0.5)
             ax.grid(False, axis="x")
-        ax.set_xlabel(f"{OTHERS[axis]} (own: the precision's)" if None in values else OTHERS[axis])
+        ax.set_xlabel(OTHERS[axis])
         ax.set_title(title)
         percent_axis(ax)
-    names = in_order("flow", pd.concat([rows["flow"] for *_, rows in parts]))
-    handles = [key(label(name), colour("flow", name), marker("flow", name)) for name in names]
-    handles += [key(name, style.NEUTRAL, "o", hollow=column != "value") for column, name in SHOWN.items()]
+    whole = pd.concat([rows for *_, rows in parts])
+    handles = [key(label(f), colour("flow", f), marker("flow", f)) for f in in_order("flow", whole["flow"])]
+    handles += [key(name, style.NEUTRAL, "o", hollow=column != "value") for column, name in shown(whole).items()]
     legend(new, handles, 2)
     return new
 

@@ -29,6 +29,7 @@ from ldaf_bench.messages import printable
 from ldaf_bench.methods.store import prior_path
 from ldaf_bench.pipeline import Run
 from ldaf_bench.plan import Plan, make_plan
+from ldaf_bench.report.comparison import summary
 from ldaf_bench.report.folder import report
 from ldaf_bench.report.records import ReportError
 from ldaf_bench.results.collect import CURVES_FILE, RESULTS_FILE, collect, write_table
@@ -171,32 +172,22 @@ def execute(options: argparse.Namespace, console: Console) -> int:
 
 
 def show_results(results: pa.Table, console: Console) -> None:
-    """The certificates at the first ε: a line for every classifier, a column for every bound."""
-    frame = results.to_pandas()
-    frame = frame[frame["error"].isna() & frame["certified"].fillna(False).astype(bool)]
-    if frame.empty:
+    """The certificates in short: a line for every classifier, a column for every bound, in percent."""
+    lines, about = summary(results.to_pandas())
+    if lines.empty:
         return
-    epsilon = frame["epsilon"].iloc[0]
-    frame = frame[frame["epsilon"] == epsilon].assign(
-        test=frame["test_risk"].fillna(frame["mean_test_error"]),
-        classifier=frame["flow"].where(frame["method"] == "ldaf", frame["method"]),
-        covariance=frame["covariance"].fillna("mean"),
-    )
-    bounds = list(dict.fromkeys(frame["bound"]))
-    table = Table(
-        title=f"Certified at ε = {epsilon:g}, and error on the test part; in %, mean over seeds and other settings",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
-    table.add_column("flow", no_wrap=True)
-    table.add_column("covar.", no_wrap=True)
-    for heading in ("test", *bounds):
-        table.add_column(heading, justify="right", overflow="fold")
-    for keys, rows in frame.groupby(["classifier", "covariance"], sort=False):
-        means = rows.groupby("bound")["value"].mean().to_dict()
-        values = [rows["test"].mean(), *(means.get(bound) for bound in bounds)]
-        table.add_row(*keys, *("" if value is None else f"{100 * value:.2f}" for value in values))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    numbers = set(lines.columns[list(lines.columns).index("test") :])
+    for name in lines.columns:
+        if name in numbers:  # narrow terminals break the heading, never a number
+            table.add_column(name, justify="right", overflow="fold", min_width=5)
+        else:
+            table.add_column(name, overflow="fold")
+    for line in lines.to_dict("records"):
+        shown = (f"{100 * value:.2f}" if name in numbers else str(value) for name, value in line.items())
+        table.add_row(*(text.replace("nan", "") for text in shown))
     console.print(table)
+    console.print(about, markup=False, highlight=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

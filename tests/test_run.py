@@ -10,7 +10,10 @@ import sys
 import time
 from pathlib import Path
 
+import duckdb
 import numpy as np
+import pandas
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -58,7 +61,18 @@ def test_every_certificate_is_there_and_the_table_is_the_record(finished):
     assert set(kinds["kind"]) == {"training", "alternation", "integration"}
 
 
-def test_the_tables_are_read_by_pandas_and_compressed(finished):
+def test_the_tables_are_compressed_and_read_by_pandas_polars_and_duckdb(finished):
+    path = finished.results / "small" / "results.parquet"
+    expected = pq.read_table(path)
+    mean = pa.compute.mean(expected["value"]).as_py()
+    frame = polars.read_parquet(path)
+    assert (frame.shape, frame["value"].mean()) == (expected.shape, pytest.approx(mean))
+    assert frame.schema["finished"] == polars.Datetime("us", "UTC")
+    query = "select count(*), avg(value), count(error), max(typeof(finished)) from read_parquet(?)"
+    assert duckdb.execute(query, [str(path)]).fetchone() == (
+        len(expected), pytest.approx(mean), 0, "TIMESTAMP WITH TIME ZONE",
+    )  # fmt: skip
+    assert pandas.read_parquet(path)["value"].mean() == pytest.approx(mean)
     file = pq.ParquetFile(finished.results / "small" / "results.parquet")
     assert file.metadata.row_group(0).column(0).compression == "ZSTD"
     assert file.schema_arrow.field("value").metadata[b"about"].startswith(b"the certificate")

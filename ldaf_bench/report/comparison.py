@@ -32,7 +32,7 @@ def comparison(results: pd.DataFrame) -> tuple[pd.DataFrame, Held]:
     rows = rows.assign(arm=[arm(row, several) for row in rows.itertuples()], flow=rows["flow"].fillna(""))
     alike = rows.groupby(["dataset", "arm"])["suite"].transform("nunique").gt(1)
     named = zip(rows["suite"], rows["arm"], alike, strict=True)
-    rows = rows.assign(arm=[f"{label(suite)} · {name}" if twice else name for suite, name, twice in named])
+    rows = rows.assign(arm=[f"{label(suite, 80)} · {name}" if twice else name for suite, name, twice in named])
     identity = ["dataset", "arm", "flow"]
     parts = [
         over_seeds(_about(rows, column), identity, column).assign(

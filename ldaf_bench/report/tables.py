@@ -20,12 +20,14 @@ KEYS = [
     "bound", "epsilon", "delta", "num_priors", "num_integrations", "certified",
 ]  # fmt: skip
 """Two certificates of one setting that agree in these differ in seeds only."""
-ALWAYS = frozenset({"dataset", "flow", "covariance", "bound", "epsilon", "num_priors", "delta", "certified"})
+ALWAYS = frozenset(
+    {"dataset", "flow", "covariance", "bound", "epsilon", "num_priors", "delta", "num_integrations", "certified"}
+)
 """Columns that stay even if they say the same in every row: without them a certificate is not one."""
 
 FRONT = (
     "dataset", "suite", "method", "flow", "covariance", "scale", "integrator", "bound", "epsilon", "value", "certified",
-    "test_risk", "risk", "kl", "seeds", "num_priors", "delta",
+    "test_risk", "risk", "kl", "seeds", "num_priors", "delta", "num_integrations",
 )  # fmt: skip
 """What is to be seen without scrolling."""
 

@@ -41,7 +41,7 @@ def panels(rows: pd.DataFrame, *by: str) -> list[tuple[str, pd.DataFrame]]:
     groups = dict(iter(rows.groupby(columns, sort=False)))
     values = [in_order(name, rows[name]) if name == "flow" else rows[name].unique().tolist() for name in columns]
     found = [(names, groups[names]) for names in itertools.product(*values) if names in groups]
-    return [(" · ".join(label(name) for name in names if name), part) for names, part in found]
+    return [(" · ".join(label(name, 40) for name in names if name), part) for names, part in found]
 
 
 @styled

@@ -176,16 +176,16 @@ def show_results(results: pa.Table, console: Console) -> None:
     lines, about = summary(results.to_pandas())
     if lines.empty:
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(box=None, padding=(0, 1, 0, 0))
     numbers = set(lines.columns[list(lines.columns).index("test") :])
     for name in lines.columns:
         if name in numbers:  # narrow terminals break the heading, never a number
             table.add_column(name, justify="right", overflow="fold", min_width=5)
         else:
-            table.add_column(name, overflow="fold")
+            table.add_column(name, no_wrap=True)
     for line in lines.to_dict("records"):
         shown = (f"{100 * value:.2f}" if name in numbers else str(value) for name, value in line.items())
-        table.add_row(*(text.replace("nan", "") for text in shown))
+        table.add_row(*(text.replace("nan", "").replace("mean classifier", "(mean)") for text in shown))
     console.print(table)
     console.print(about, markup=False, highlight=False)
 

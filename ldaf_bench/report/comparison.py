@@ -117,8 +117,9 @@ def summary(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     bounds = ordered(rows["bound"].unique().tolist())
     found = [over_seeds(rows, keys, "test").assign(column="test")]
     found += [over_seeds(rows[rows["bound"].eq(bound)], keys, "value").assign(column=bound) for bound in bounds]
-    lines = _beside(pd.concat(found, ignore_index=True), list(dict.fromkeys([*SETTING, *keys])))
-    return lines[[*keys, "test", *bounds]], _about_summary(rows, held, found[0]["num_seeds"], certified.any())
+    whole = pd.concat(found, ignore_index=True)
+    lines = _beside(whole, list(dict.fromkeys([*SETTING, *keys]))).reindex(columns=[*keys, "test", *bounds])
+    return lines, _about_summary(rows, held, whole["num_seeds"], certified.any())
 
 
 def _beside(long: pd.DataFrame, keys: list[str]) -> pd.DataFrame:

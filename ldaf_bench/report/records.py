@@ -153,4 +153,5 @@ def _plan(folder: Path) -> Plan | None:
 def searches(plans: Sequence[Plan]) -> list[str]:
     """The names of the suites whose plan has a search, which shows fewer rows than it pays for."""
     suites = [plan.content.get("suite") for plan in plans if isinstance(plan.content, dict)]
-    return [str(suite.get("suite")) for suite in suites if isinstance(suite, dict) and suite.get("search")]
+    found = [str(suite.get("suite")) for suite in suites if isinstance(suite, dict) and suite.get("search")]
+    return list(dict.fromkeys(found))

@@ -93,6 +93,13 @@ def test_seeds_that_failed_are_not_hidden():
     assert "mean over 2 to 3 seeds" in summary(raw(rows))[1]
 
 
+def test_what_was_not_tested_is_missing():
+    rows = [row | {"test_risk": None, "mean_test_error": None} for row in synthetic.small()]
+    lines, sentence = summary(raw(rows))
+    assert lines["test"].isna().all()
+    assert "mean over 3 seeds" in sentence
+
+
 def test_nothing_gives_nothing(tmp_path):
     for frame in (raw([]), raw([synthetic.failure()]), read([synthetic.write(tmp_path, [], [])]).results):
         lines, sentence = summary(frame)

@@ -79,11 +79,11 @@ def test_the_note_says_that_a_search_chose_the_rows(tmp_path):
         assert "search" not in note_of(tmp_path / str(index), other)
 
 
-def two_recipes(folder, first, second):
+def two_recipes(folder, first, second, seeds):
     """Two suites that differ in what is no column, with certificates of 30 % and 10 %."""
     folders = []
-    for suite, recipe, value in ((first, "long", 0.3), (second, "short", 0.1)):
-        rows = [row | {"value": value} for row in synthetic.small(suite=suite, recipe=recipe)]
+    for suite, recipe, value, some in ((first, "long", 0.3, (0, 1, 2)), (second, "short", 0.1, seeds)):
+        rows = [row | {"value": value} for row in synthetic.small(suite=suite, recipe=recipe, seeds=some)]
         folders.append(synthetic.write(folder / recipe, rows, []))
     return read(folders).results
 
@@ -91,9 +91,10 @@ def two_recipes(folder, first, second):
 LONG = "ablation_covariance_of_the_very_same_beginning_"
 
 
+@pytest.mark.parametrize("seeds", [(0, 1, 2), (3, 4, 5)])
 @pytest.mark.parametrize("names", [("a", "b"), ("a", "a"), (f"{LONG}1", f"{LONG}2")])
-def test_other_classifiers_are_never_averaged(tmp_path, names):
-    results = two_recipes(tmp_path, *names)
+def test_other_classifiers_are_never_averaged(tmp_path, names, seeds):
+    results = two_recipes(tmp_path, *names, seeds)
     rows = dictionaries(certificates(results))
     assert {row["certificate (%)"] for row in rows} == {"30.00 ± 0.00", "10.00 ± 0.00"}
     assert {row["seeds"] for row in rows} == {"3"}
@@ -106,6 +107,16 @@ def test_other_classifiers_are_never_averaged(tmp_path, names):
     for axis in ("flow", "covariance", "fit_points"):
         found = over_seeds(results, [axis], "value")
         assert set(found["mean"].round(6)) == {0.1, 0.3}
+
+
+def test_one_plan_with_two_settings_is_not_averaged_either(tmp_path):
+    one = {"flows": ("daf",), "covariances": ("code",), "bounds": ("kl",)}
+    rows = [row | {"value": 0.3} for row in synthetic.small(**one, seeds=(0, 1))]
+    rows += [row | {"value": 0.1, "setting": f"{row['setting']} rises"} for row in synthetic.small(**one, seeds=(2, 3))]
+    results = read([synthetic.write(tmp_path, rows, [])]).results
+    assert {row["certificate (%)"] for row in dictionaries(certificates(results))} == {"30.00 ± 0.00", "10.00 ± 0.00"}
+    for row in dictionaries(comparison(results)):
+        assert "20.00" not in row["digits, daf"]
 
 
 def test_different_outcomes_of_one_seed_are_never_averaged(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,6 +35,9 @@ from ldaf_bench.stages.push import push
 from ldaf_bench.stages.session import RayError
 from ldaf_bench.stages.sweep import Job, Key, Shared, Space, share, sweep
 from ldaf_bench.stages.train import TrainingError, train
+
+SHARED_BYTES = 2 << 30
+"""So much of pushforwards is in the object store at a time."""
 
 
 @dataclass
@@ -171,6 +174,23 @@ class Run:
             self.say(f"Fitting and certifying: {len(jobs)} posteriors and mean classifiers.")
         else:
             self.say(f"Searching: {space.asked.samples} times among {len(jobs)} posteriors.")
+        # A search may ask for any of them at any time.
+        for some in [jobs] if space is not None else self._batches(jobs):
+            self._sweep_some(some, space)
+
+    def _batches(self, jobs: list[Job]) -> Iterator[list[Job]]:
+        """Jobs whose priors' (M, G) fit into the object store together; a prior's jobs are not parted."""
+        batch: list[Job] = []
+        size = 0
+        for key in dict.fromkeys(job.key for job in jobs):
+            needs = self.sources[key].num_bytes
+            if batch and size + needs > SHARED_BYTES:
+                yield batch
+                batch, size = [], 0
+            batch, size = batch + [job for job in jobs if job.key == key], size + needs
+        yield batch
+
+    def _sweep_some(self, jobs: list[Job], space: Space | None) -> None:
         resources, shared = self.plan.suite.resources.cells, self.shared(jobs)
         for failure in sweep(jobs, shared, self.store, resources, self.console, space):
             job = jobs[failure.job]

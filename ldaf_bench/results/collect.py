@@ -50,6 +50,12 @@ class Sources(NamedTuple):
     """Some prior data, for the covariance `scaled`."""
 
     @property
+    def num_bytes(self) -> int:
+        """Of all their arrays."""
+        parts = [part for part in (self.certificate, self.test, self.prior_part) if part is not None]
+        return sum(array.nbytes for part in parts for array in (*part.pushforward, part.features, part.labels))
+
+    @property
     def content(self) -> str:
         """A hash of all their arrays: results of other arrays under the same names are not taken for theirs."""
         parts = (self.certificate, self.test, self.prior_part)

@@ -114,7 +114,8 @@ CURVES = (
     Column(
         "series",
         TEXT,
-        "what y is: loss, accuracy, images_per_second; cross_entropy, kl, lam, bound; an integrator's name",
+        "what y is: loss, accuracy, images_per_second; cross_entropy, kl, lam, bound; an integrator's name, or "
+        "`reference` for the standard error of what they are compared with",
     ),
     Column("x", REAL, "epoch, alternation, or points per datum"),
     Column("y", REAL, "its value; for integration, the root mean square error of the risk over seeds"),

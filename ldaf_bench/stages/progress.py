@@ -6,11 +6,19 @@ import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import ray
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 POLL_SECONDS = 0.5
 Result = TypeVar("Result")
@@ -39,25 +47,16 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-class TrainingView:
-    """Shows the words that `stages.train` posts."""
+class View:
+    """A bar while it is entered, on a terminal."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, what: str, *columns: ProgressColumn, **fields: Any) -> None:
         self.console = console
-        self.shown = -1
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[says]}"),
-            TimeElapsedColumn(),
-            TextColumn("ETA {task.fields[eta]}"),
-            console=console,
-            transient=True,
-        )
-        self.task = self.bar.add_task("waiting for workers", total=None, says="", eta="?")
+        first = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        self.bar = Progress(*first, *columns, console=console, transient=True)
+        self.task = self.bar.add_task(what, total=None, **fields)
 
-    def __enter__(self) -> TrainingView:
+    def __enter__(self) -> Self:
         if self.console.is_terminal:
             self.bar.start()
         return self
@@ -65,6 +64,19 @@ class TrainingView:
     def __exit__(self, *_: object) -> None:
         if self.console.is_terminal:
             self.bar.stop()
+
+    def show(self, word: dict[str, Any]) -> None:
+        """Move the bar to where the word says."""
+        raise NotImplementedError
+
+
+class TrainingView(View):
+    """Shows the words that `stages.train` posts."""
+
+    def __init__(self, console: Console) -> None:
+        columns = (TextColumn("{task.fields[says]}"), TimeElapsedColumn(), TextColumn("ETA {task.fields[eta]}"))
+        super().__init__(console, "waiting for workers", *columns, says="", eta="?")
+        self.shown = -1
 
     def show(self, word: dict[str, Any]) -> None:
         """Move the bar; print a line for every epoch that ended since the last word."""
@@ -92,31 +104,12 @@ class TrainingView:
                 )
 
 
-class CountView:
+class CountView(View):
     """Shows how many of some things are done."""
 
     def __init__(self, console: Console, what: str) -> None:
-        self.console, self.what = console, what
-        self.shown = 0
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-        )
-        self.task = self.bar.add_task(what, total=None)
-
-    def __enter__(self) -> CountView:
-        if self.console.is_terminal:
-            self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.console.is_terminal:
-            self.bar.stop()
+        super().__init__(console, what, TimeElapsedColumn(), TimeRemainingColumn())
+        self.what, self.shown = what, 0
 
     def show(self, word: dict[str, Any]) -> None:
         """Move the bar; elsewhere, a line for every tenth of the work."""
@@ -128,7 +121,7 @@ class CountView:
             self.shown = done
 
 
-def follow(work: Callable[[], Result], board: Any, view: TrainingView | CountView) -> tuple[Result, dict[str, Any]]:
+def follow(work: Callable[[], Result], board: Any, view: View) -> tuple[Result, dict[str, Any]]:
     """The result of `work` and the last word on the board, which is looked at every half second meanwhile.
 
     `work` runs in a thread of its own because Ctrl-C arrives in the main one, where Ray would answer it with exit

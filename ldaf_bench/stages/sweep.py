@@ -144,7 +144,8 @@ class Space:
 class Work:
     """What all trials have in common."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[Any, ...]
+    """References to the jobs: a trial reads its own only."""
     shared: Mapping[Key, Shared]
     writer: Any
     threads: int
@@ -245,7 +246,8 @@ def trial(config: dict[str, Any], *, work: Work) -> None:
             # For schedulers that stop early; the certificate is not known yet.
             tune.report({"surrogate": surrogate, "value": 1.0})
 
-    job, failure = work.jobs[number], None
+    job: Job = ray.get(work.jobs[number])
+    failure = None
     try:
         if work.search is None or not ray.get(work.writer.has.remote(number)):
             run_job(job, work.shared[job.key], work.writer, watch)
@@ -272,7 +274,7 @@ def sweep(
         return []
     writer = Writer.options(scheduling_strategy=this_node()).remote(str(store.resolve()), list(jobs), total)  # type: ignore[attr-defined]
     cpus = min(resources.cpus, most_cpus())
-    work = Work(tuple(jobs), shared, writer, cpus, search)
+    work = Work(tuple(ray.put(job) for job in jobs), shared, writer, cpus, search)
     trainable = tune.with_resources(tune.with_parameters(trial, work=work), {"CPU": cpus})
     place = Path(tempfile.mkdtemp(prefix="ldaf_bench_tune_"))
     try:

@@ -158,8 +158,8 @@ def verify(folder: Path, store: Path, root: Path) -> str:
     resting_on = {cell.prior for cell in cells}
     priors = [prior for prior in plan.priors if prior.identity in resting_on]
     sources = read_sources(priors, plan, store, dataset)
-    count = check_cells(cells, plan, store, sources)
     check_tables(folder, *collect(plan, store, sources, failures))
+    count = check_cells(cells, plan, store, sources)
     sentence = f"{count} certificates of {len(cells)} cells and {len(priors)} priors agree."
     if failures:
         sentence += f" {len(failures)} cells failed and claim nothing."

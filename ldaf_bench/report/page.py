@@ -74,11 +74,7 @@ def tree(name: str, value: Any, depth: int = 0) -> Node:
 
 
 def _leaf(value: Any) -> str:
-    return (
-        {None: "none", True: "yes", False: "no"}.get(value) or text(value)
-        if not isinstance(value, str)
-        else text(value)
-    )
+    return "none" if value is None else text(value)
 
 
 def page(records: Records, pictures: Sequence[Picture], tables: Mapping[str, Table]) -> str:

@@ -182,6 +182,13 @@ def test_flows_show_every_seed(records):
     assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["daf", "sflow"]
 
 
+def test_flows_of_suites_with_different_levels_say_both(tmp_path):
+    levels = {"a": 0.05, "b": 0.01}
+    rows = [row for s, e in levels.items() for row in synthetic.small(suite=s, recipe=s, epsilons=(e,))]
+    figure = plot_flows(records_of(tmp_path, rows, []).results)
+    assert legend_texts(figure)[-1] == "certificate: kl, ε = 0.01 or 0.05"
+
+
 def test_counts_have_a_panel_for_training_and_one_for_evaluation(records):
     figure = plot_counts(records.results)
     assert [ax.get_xlabel() for ax in figure.axes] == [f"points per datum in {w}" for w in ("training", "evaluation")]

@@ -226,6 +226,13 @@ def test_a_plan_is_shown_no_deeper_and_no_longer_than_a_page_bears():
     assert len(wide.children) == MOST_CHILDREN + 1
 
 
+def test_numbers_of_a_plan_are_no_truth_values():
+    values = [0, 1, 0.0, 1.0, True, False, None]
+    shown = ["0", "1", "0", "1", "yes", "no", "none"]
+    assert [child.text for child in tree("plan", dict(enumerate(values))).children] == shown
+    assert tree("plan", values).text == ", ".join(shown)
+
+
 def test_neither_torch_nor_ray_is_needed(tmp_path):
     code = (
         "import sys; from ldaf_bench.report.__main__ import main; code = main(sys.argv[1:]); "

@@ -97,10 +97,9 @@ def plot_flows(results: pd.DataFrame) -> Figure | None:
     flows = in_order("flow", rows["flow"])
     if len(flows) < 2:
         return None
-    quantities = {
-        **MEASURED,
-        "value": f"{shown(rows)['value']}: {label(rows['bound'].iloc[0])}, ε = {rows['epsilon'].iloc[0]:g}",
-    }
+    bounds = " or ".join(label(bound) for bound in rows["bound"].unique())
+    levels = " or ".join(f"{level:g}" for level in distinct(rows, "epsilon"))
+    quantities = {**MEASURED, "value": f"{shown(rows)['value']}: {bounds}, ε = {levels}"}
     paints = dict(zip(quantities, (INK, style.SKY, style.GREEN, style.PURPLE), strict=True))
     parts = panels(rows, *(["backbone"] if len(distinct(rows, "backbone")) > 1 else []))
     new, axes = figure(0.9 + 2.7 * len(parts), len(parts), sharex=True)

@@ -127,14 +127,16 @@ def read_manifest(directory: Path, name: str, required: frozenset[str]) -> dict[
         right = content.pop("checksum") == fingerprint(content)
         files = dict(content["files"])
     except FileNotFoundError:
-        raise ArtifactError(f"There is no {name} in {directory}: delete that folder and run again.") from None
+        if not directory.exists():
+            raise ArtifactError(f"There is no {directory}.") from None
+        raise ArtifactError(f"There is no {name} in {directory}.") from None
     except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
-        raise ArtifactError(f"{path} is damaged ({error}): delete {directory} and run again.") from None
+        raise ArtifactError(f"{path} is damaged ({error}).") from None
     if not right or files.keys() != required:
-        raise ArtifactError(f"{path} was changed: delete {directory} and run again.")
+        raise ArtifactError(f"{path} was changed.")
     for file in sorted(required):
         if not (directory / file).is_file() or file_sha256(directory / file) != files[file]:
-            raise ArtifactError(f"{directory / file} is missing or was changed: delete {directory} and run again.")
+            raise ArtifactError(f"{directory / file} is missing or was changed.")
     return content
 
 

@@ -49,7 +49,7 @@ def read_file(path: Path) -> PriorFile:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, push, say what came out; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m ldaf_bench.prior", description=__doc__.split("\n")[2])
+    parser = argparse.ArgumentParser(prog="python -m ldaf_bench.prior", description=__doc__.split("\n")[0])
     parser.add_argument("file", type=Path, help="a YAML file with `prior` and, if you like, `resources`")
     parser.add_argument("--root", type=Path, default=Path("data"), help="where the data are (default: data)")
     parser.add_argument("--store", type=Path, default=Path("store"), help="where artifacts go (default: store)")

@@ -45,7 +45,7 @@ def show_plan(plan: Plan, store: Path, console: Console) -> None:
     fixed = [cell for cell in plan.cells if cell.posterior is None]
     stochastic = [cell for cell in plan.cells if cell.posterior is not None]
     table = Table(title=f"Plan of the suite {plan.suite.suite}", box=box.SIMPLE)
-    for heading in ("what", "all", "there already"):
+    for heading in ("what", "all", "found"):
         table.add_column(heading, justify="left" if heading == "what" else "right")
     for what, paths in (
         ("priors", [prior_path(store, prior.identity) for prior in plan.priors]),
@@ -76,9 +76,12 @@ def show_plan(plan: Plan, store: Path, console: Console) -> None:
             f"Search: {plan.suite.search.searcher} is asked {plan.suite.search.samples} times for one of the "
             f"{len(plan.posteriors)} posteriors; all of them are paid for."
         )
+    idle = [bound for bound in asked.bound if bound not in {b for cell in plan.cells for b in cell.bounds}]
+    if idle:
+        lines.append(f"No classifier of this suite can be certified by {', '.join(idle)}: these have no effect.")
     for stage in ("train", "push"):
         have = getattr(plan.suite.resources, stage)
-        lines.append(f"Resources to {stage}: {have.workers} workers, {have.gpus_per_worker:g} GPUs each.")
+        lines.append(f"Resources to {stage}: workers {have.workers}, GPUs of each {have.gpus_per_worker:g}.")
     cells = plan.suite.resources.cells
     many = f"{cells.at_once} processes" if cells.at_once else "as many processes as fit"
     lines.append(f"Resources to fit and certify: {many}, {cells.cpus} cores each.")

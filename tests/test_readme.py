@@ -13,6 +13,7 @@ from ldaf_bench.plan import make_plan
 from ldaf_bench.prior import PriorFile, read_file
 from ldaf_bench.suite import Suite
 from ldaf_bench.theory.bounds import BOUNDS
+from ldaf_bench.theory.covariances import COVARIANCES
 
 README = Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
 MAKEFILE = Path(__file__).parents[1].joinpath("Makefile").read_text(encoding="utf-8")
@@ -71,10 +72,16 @@ def test_there_is_an_example_for_everything_that_people_add():
         assert any(f'{registry}["' in block for block in BLOCKS)
 
 
-def test_the_yaml_example_is_the_prior_that_ships():
-    (block,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+def test_the_yaml_examples_are_a_suite_that_plans_and_the_prior_that_ships():
+    suite, prior = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    assert len(make_plan(Suite.model_validate(yaml.safe_load(suite)), summarize("digits")).priors) == 6
     shipped = read_file(Path(__file__).parents[1] / "suites" / "priors" / "cifar10_speednet.yaml")
-    assert PriorFile.model_validate(yaml.safe_load(block)).prior == shipped.prior
+    assert PriorFile.model_validate(yaml.safe_load(prior)).prior == shipped.prior
+
+
+def test_every_bound_and_covariance_is_explained():
+    for name in (*BOUNDS, *COVARIANCES):
+        assert re.search(rf"^\|.*`{name}`.*\|", README, re.MULTILINE), name
 
 
 def test_commands_exist():

@@ -36,7 +36,7 @@ def test_every_suite_that_ships_plans_without_its_data(path, capsys):
     assert read_suite(path).suite == path.stem
     assert dry_run(path) == 0
     out = capsys.readouterr().out
-    for word in ("priors", "posteriors", "cells", "Confidence", "there already", "Resources"):
+    for word in ("priors", "posteriors", "cells", "Confidence", "found", "Resources"):
         assert word in out
 
 

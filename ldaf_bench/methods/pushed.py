@@ -82,9 +82,9 @@ def load_pushed(path: Path) -> Pushed:
         right = named and hash_indices(origin.dataset, indices) == origin.points
         right = right and all(len(array) == len(indices) for array in arrays.values())
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(f"{path} does not hold a pushforward ({error}): delete it and push again.") from error
+        raise ArtifactError(f"{path} does not hold a pushforward ({error}).") from error
     if not right:
-        raise ArtifactError(f"{path} holds another pushforward than its name says: delete it and push again.")
+        raise ArtifactError(f"{path} holds another pushforward than its name says.")
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     features, labels = tensors.pop("features"), tensors.pop("labels")
     return Pushed(path, Pushforward(**tensors), features, labels, record)

@@ -99,7 +99,7 @@ def load_posterior(path: Path, source: str) -> StoredPosterior:
         start, gaussian = _from_tensors("start", tensors), _from_tensors("posterior", tensors)
         return StoredPosterior(start, gaussian, dict(record["about"]))
     except (KeyError, TypeError, ValueError, SafetensorError, OSError) as error:
-        raise ArtifactError(f"{path} does not hold a posterior ({error}): delete it and run again.") from error
+        raise ArtifactError(f"{path} does not hold a posterior ({error}).") from error
 
 
 def save_cell(store: Path, cell: PlannedCell, source: str, posterior: str, rows: Sequence[Mapping[str, Any]]) -> Path:
@@ -157,12 +157,12 @@ def load_search(path: Path) -> frozenset[str]:
     """The posteriors that a search came by."""
     record = read_manifest(path, MANIFEST, frozenset())
     if record.get("search") != path.name:
-        raise ArtifactError(f"{path} holds another search than its name says: delete it and run again.")
+        raise ArtifactError(f"{path} holds another search than its name says.")
     return frozenset(record["tried"])
 
 
 def _require_origin(path: Path, record: Mapping[str, Any], kind: str, source: str) -> None:
     if record.get(kind) != path.name:
-        raise ArtifactError(f"{path} holds another {kind} than its name says: delete it and run again.")
+        raise ArtifactError(f"{path} holds another {kind} than its name says.")
     if record.get("source") != source:
         raise ArtifactError(f"{path} was made from another pushforward than the one there is now.")

@@ -58,6 +58,8 @@ def ray_session(
     try:
         yield
     finally:
+        if not verbose:  # threads that still wait for an answer would have Ray say so, after our last word
+            logging.getLogger("ray").setLevel(logging.CRITICAL)
         ray.shutdown()
 
 

@@ -6,6 +6,7 @@ says what was expected and what came instead.
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Collection, Sequence
 
@@ -80,5 +81,7 @@ def require_labels(name: str, labels: Tensor, num_data: int, num_classes: int) -
 
 
 def require_entry(name: str, key: str, entries: Collection[str]) -> None:
-    """The key is one of a dictionary's entries."""
-    require(key in entries, name, "one of " + ", ".join(sorted(entries)), repr(key))
+    """The key is one of a dictionary's entries; if it nearly is, the message asks whether that was meant."""
+    near = difflib.get_close_matches(str(key), entries, 1)
+    meant = f" (did you mean {near[0]}?)" if near else ""
+    require(key in entries, name, "one of " + ", ".join(sorted(entries)) + meant, repr(key))

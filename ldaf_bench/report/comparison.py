@@ -22,17 +22,18 @@ VARY = ("dataset", "method", "backbone", "flow", "bound", "epsilon")
 
 
 def comparison(results: pd.DataFrame) -> tuple[pd.DataFrame, Held]:
-    """Columns: dataset, arm, flow, what, bound, epsilon, mean, sd, num_seeds, certified, paid; and what was held fixed.
+    """The table, and what was held fixed.
 
-    An arm has its suite's name where several suites have it, because suites are never averaged. `epsilon` is missing
-    for what was measured. The rows come in the order in which they are to be read.
+    Columns: suite, dataset, arm, flow, what, bound, epsilon, mean, sd, num_seeds, certified and paid. An arm has its
+    suite's name where a data set has several, because suites are never averaged. `epsilon` is missing for what was
+    measured. The rows come in the order in which they are to be read.
     """
     rows, held = hold(done(results), VARY)
     several = rows[applies(rows["backbone"])]["backbone"].nunique() > 1
     rows = rows.assign(arm=[arm(row, several) for row in rows.itertuples()], flow=rows["flow"].fillna(""))
-    alike = rows.groupby(["dataset", "arm"])["suite"].transform("nunique").gt(1)
-    named = zip(rows["suite"], rows["arm"], alike, strict=True)
-    rows = rows.assign(arm=[f"{label(suite, 80)} · {name}" if twice else name for suite, name, twice in named])
+    shared = rows.groupby("dataset", dropna=False)["suite"].transform("nunique").gt(1)
+    named = zip(rows["suite"], rows["arm"], shared, strict=True)
+    rows = rows.assign(arm=[f"{label(suite, 80)} · {name}" if several else name for suite, name, several in named])
     identity = ["dataset", "arm", "flow"]
     parts = [
         over_seeds(_about(rows, column), identity, column).assign(

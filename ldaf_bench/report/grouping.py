@@ -33,8 +33,8 @@ AXES = (
 NULLABLE = frozenset({"tolerance"})
 """Axes whose null is a value: the precision's own tolerance, which is the finest."""
 
-Held = dict[str, list[Any]]
-"""What was held: for each column the value, or one per data set."""
+Held = dict[str, dict[str, list[Any]]]
+"""What was held: for each column and each suite the value, or one per data set and kind of classifier."""
 
 
 def done(results: pd.DataFrame) -> pd.DataFrame:
@@ -78,7 +78,7 @@ def hold(results: pd.DataFrame, vary: Iterable[str]) -> tuple[pd.DataFrame, Held
     For each data set, each plan, and for mean and stochastic classifiers. Which value is held is decided by a rule that
     never looks at an outcome, because taking the one with the best certificate would be a choice that nobody paid for:
     the first of PREFERRED, the largest number of points, the smallest tolerance and ε, else the value with most rows,
-    and of equally many the middle one. Where suites differ in what they have, what was held has several values.
+    and of equally many the middle one. Suites may differ in what they have, so what was held is said for each.
     """
     free = {*vary, "dataset"}
     fixed = results["bound"].isin(FIXED_CLASSIFIER).rename("fixed")
@@ -99,8 +99,17 @@ def hold(results: pd.DataFrame, vary: Iterable[str]) -> tuple[pd.DataFrame, Held
     for axis in [axis for axis in AXES if axis not in free]:
         found = [settings(part, axis) for part in whole]
         if axis in narrowed or any(len(values) > 1 for values in found):
-            held[axis] = list(dict.fromkeys(value for values in found for value in values))
+            parts = [(suite, some) for part in whole for suite, some in part.groupby("suite", dropna=False, sort=False)]
+            for suite, some in parts:
+                merge(held, axis, str(suite), settings(some, axis))
     return (pd.concat(whole) if whole else results), held
+
+
+def merge(held: Held, axis: str, suite: str, values: list[Any]) -> None:
+    """Add what a suite was held at, unless the axis does not apply to it."""
+    if values:
+        before = held.setdefault(axis, {}).get(suite, [])
+        held[axis][suite] = list(dict.fromkeys([*before, *values]))
 
 
 def _is(column: pd.Series, value: Any, axis: str) -> pd.Series:

@@ -42,8 +42,8 @@ COLUMNS = {
     "kl": "KL",
     "value": "certificate",
     "certified": "certified",
-    "risk": "Gibbs risk",
-    "test_risk": "test risk",
+    "risk": "risk, certificate part",
+    "test_risk": "risk, test part",
     "prior_test_risk": "prior test risk",
     "mean_test_error": "mean classifier",
     "train_seconds": "train",
@@ -86,12 +86,26 @@ def setting(axis: str, value: Any, longest: int = 22) -> str:
     return "the precision's own" if axis == "tolerance" and pd.isna(value) else label(value, longest)
 
 
-def held_fixed(held: dict[str, list[Any]]) -> str:
-    """A sentence about what a comparison was held at; empty if nothing was swept beside it."""
-    if not held:
-        return ""
-    parts = [f"{heading(axis)} {' or '.join(setting(axis, v) for v in values)}" for axis, values in held.items()]
-    return f"Held fixed: {', '.join(parts)}."
+def held_fixed(held: dict[str, dict[str, list[Any]]]) -> str:
+    """What a comparison was held at, and what it was not because suites differ; empty if nothing was swept beside it.
+
+    `held` has the values of each column by suite.
+    """
+    alike, apart = [], []
+    for axis, suites in held.items():
+        shown = {suite: " or ".join(setting(axis, value) for value in values) for suite, values in suites.items()}
+        if len(set(shown.values())) == 1:
+            alike.append(f"{heading(axis)} {next(iter(shown.values()))}")
+        elif shown:
+            each = ", ".join(f"{values} in {label(suite, 80)}" for suite, values in shown.items())
+            apart.append(f"{heading(axis)} ({each})")
+    sentences = [f"Held fixed: {', '.join(alike)}."] if alike else []
+    if apart:
+        sentences.append(
+            f"Differs between suites: {', '.join(apart)}; so what differs between their results cannot be put down to "
+            "one axis."
+        )
+    return " ".join(sentences)
 
 
 def arm(row: Any, several_backbones: bool) -> str:

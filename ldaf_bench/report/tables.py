@@ -20,10 +20,8 @@ KEYS = [
     "bound", "epsilon", "delta", "num_priors", "num_integrations", "certified",
 ]  # fmt: skip
 """Two certificates of one setting that agree in these differ in seeds only."""
-ALWAYS = frozenset(
-    {"dataset", "flow", "covariance", "bound", "epsilon", "num_priors", "delta", "num_integrations", "certified"}
-)
-"""Columns that stay even if they say the same in every row: without them a certificate is not one."""
+ALWAYS = frozenset({"bound", "epsilon", "certified"})
+"""Columns that stay even if they say the same in every row: without them a value is not a certificate."""
 
 FRONT = (
     "dataset", "suite", "method", "flow", "covariance", "scale", "integrator", "bound", "epsilon", "value", "certified",
@@ -104,14 +102,15 @@ def certificates(results: pd.DataFrame, searches: Sequence[str] = ()) -> Table |
     columns["tolerance"] = [c if c.text != "–" else Cell(own, c.key) for c in columns["tolerance"]]
     for name, what in (("fit_points", 0), ("num_points", 0)):
         columns[name] = [c if c.key != what else Cell("–", -math.inf) for c in columns[name]]
+    if counts.gt(1).any():
+        columns["seeds"] = [Cell(str(n), float(n)) for n in counts]
     note = _hoist(columns)
     for name in ("value", "test_risk", "risk"):
         columns[name] = _spread(mean[name], sd[name])
     columns["kl"] = [Cell("–" if math.isnan(k) else f"{k:.2f}", -math.inf if math.isnan(k) else k) for k in mean["kl"]]
-    columns["seeds"] = [Cell(str(n), float(n)) for n in counts]
     columns = {name: columns[name] for name in [*(n for n in FRONT if n in columns), *columns]}
     header = [f"{heading(n)} (%)" if n in ("value", "test_risk", "risk") else heading(n) for n in columns]
-    return Table("Certificates", tuple(header), _rows(columns), f"{note} {promise(rows, searches)}".strip())
+    return Table("Certificates", tuple(header), _rows(columns), f"{note} {promise(rows, counts, searches)}".strip())
 
 
 _PAID = (
@@ -126,11 +125,16 @@ SELECTED = {
 """What may be done with a table of certificates of which none, all or some paid for a choice."""
 
 
-def promise(rows: pd.DataFrame, searches: Sequence[str] = ()) -> str:
+def _seeds(counts: pd.Series) -> str:
+    """What stands in a row, by the number of seeds of each."""
+    return "mean ± standard deviation over seeds" if counts.gt(1).any() else "one seed"
+
+
+def promise(rows: pd.DataFrame, counts: pd.Series, searches: Sequence[str] = ()) -> str:
     """What stands below certificates: whether one may be picked, and what they rest on."""
     paid = rows["num_priors"].gt(1).fillna(False) | rows["num_integrations"].gt(1).fillna(False)
     chosen = SELECTED["all" if paid.all() else "some" if paid.any() else "none"]
-    parts = [f"Mean ± standard deviation over seeds; {chosen}."]
+    parts = [f"{_seeds(counts).capitalize()}; {chosen}."]
     if searches:
         names = ", ".join(label(name, 80) for name in searches)
         parts.append(
@@ -157,8 +161,14 @@ def comparison(results: pd.DataFrame) -> Table | None:
     frame, held = compare(results)
     if frame.empty:
         return None
-    arms = frame[["dataset", "arm"]].drop_duplicates().itertuples(index=False, name=None)
-    columns = {pair: f"{label(pair[0])}, {pair[1]}" for pair in arms}
+    # Where a data set has several suites, the arms have their names already.
+    single = frame.groupby("dataset")["suite"].transform("nunique").eq(1)
+    suites = frame["suite"].where(single & (frame["suite"].nunique() > 1), "")
+    arms = frame.assign(suite=suites).drop_duplicates(["dataset", "arm"])[["dataset", "arm", "suite"]]
+    columns = {
+        (dataset, arm): f"{label(dataset)}, {f'{label(suite, 80)} · ' if suite else ''}{arm}"
+        for dataset, arm, suite in arms.itertuples(index=False, name=None)
+    }
     rows: dict[tuple[str, float], dict[tuple[str, str], Cell]] = {}
     for row in frame.itertuples():
         mark = "" if row.certified or not row.bound else " †"
@@ -175,7 +185,7 @@ def comparison(results: pd.DataFrame) -> Table | None:
     bounds = frame[frame["bound"].ne("")]
     paid = "; ".join(f"{what}: {' or '.join(group['paid'].unique())}" for what, group in _by_kind(bounds))
     estimates = "† Not certified: rests on an estimate of the risk." if (bounds["certified"].ne(True)).any() else ""
-    note = f"Percent, mean ± standard deviation over seeds. {held_fixed(held)} Paid: {paid}. {estimates}"
+    note = f"Percent, {_seeds(frame['num_seeds'])}. {held_fixed(held)} Paid: {paid}. {estimates}"
     return Table("Comparison", ("", *columns.values()), tuple(lines), " ".join(note.split()))
 
 

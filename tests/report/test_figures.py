@@ -228,12 +228,12 @@ def test_every_other_axis_has_a_panel(axis, tmp_path):
 def test_axes_without_a_figure_share_one_and_say_what_was_held(records, tmp_path):
     assert [axis for axis, *_ in swept(records.results)[0]] == ["epsilon"]
     assert "epsilon" not in FIGURES["axes"].held(records)
-    assert FIGURES["axes"].held(records)["covariance"] == ["code"]
+    assert FIGURES["axes"].held(records)["covariance"] == {"digits": ["code"]}
     rows = [row for n in (10, 20) for t in (1.0, 2.0) for row in synthetic.small(num_nodes=n, horizon=t)]
     found = records_of(tmp_path, rows, [])
     assert [ax.get_xlabel() for ax in plot_axes(found.results).axes] == ["nodes n", "horizon T", "ε"]
     held = FIGURES["axes"].held(found)
-    assert (held["num_nodes"], held["horizon"], held["epsilon"]) == ([10], [1.0], [0.01])
+    assert [held[axis]["digits"] for axis in ("num_nodes", "horizon", "epsilon")] == [[10], [1.0], [0.01]]
 
 
 def test_an_axis_that_differs_between_suites_only_was_not_swept(tmp_path):
@@ -288,7 +288,7 @@ def test_several_data_sets_are_never_averaged(tmp_path):
     assert len(plot_comparison(found.results).axes) == 2
     assert len(plot_flows(found.results).axes) == 2
     assert len(plot_counts(found.results).axes) == 2
-    assert FIGURES["comparison"].held(found)["fit_points"] == [1024, 128]
+    assert FIGURES["comparison"].held(found)["fit_points"] == {"digits": [1024], "o": [128]}
 
 
 def test_suites_and_backbones_are_never_averaged(tmp_path):
@@ -302,7 +302,7 @@ def test_suites_and_backbones_are_never_averaged(tmp_path):
     found = records_of(tmp_path, rows)
     figure = plot_comparison(found.results)
     arms = [f"{suite} · tinynet · {flow}" for suite in "ab" for flow in ("daf", "sflow")]
-    assert {*arms, "large · daf", "large · sflow"} <= set(legend_texts(figure))
+    assert {*arms, "b · large · daf", "b · large · sflow"} <= set(legend_texts(figure))
     colours = [handle.get_color() for handle in figure.legends[0].legend_handles[:6]]
     assert len(set(colours)) == 6
     assert [title(ax) for ax in plot_flows(found.results).axes] == [

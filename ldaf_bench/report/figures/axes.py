@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from ldaf_bench.report import style
 from ldaf_bench.report.figures.ablations import SHOWN, panels, shown
-from ldaf_bench.report.grouping import Held, done, hold, over_seeds, settings, stochastic
+from ldaf_bench.report.grouping import Held, done, hold, merge, over_seeds, settings, stochastic
 from ldaf_bench.report.names import label
 from ldaf_bench.report.style import colour, figure, in_order, key, legend, marker, percent_axis, power, styled
 
@@ -41,8 +41,9 @@ def swept(results: pd.DataFrame) -> tuple[list[tuple[str, str, pd.DataFrame]], H
         rows, held = hold(rows if axis == "objective" or fitted.empty else fitted, (axis, "flow"))
         parts = [(title, part) for title, part in panels(rows) if len(settings(part, axis)) > 1]
         found += [(axis, title, part) for title, part in parts]
-        for name, values in held.items() if parts else ():
-            everything[name] = list(dict.fromkeys([*everything.get(name, []), *values]))
+        for name, suites in held.items() if parts else ():
+            for suite, values in suites.items():
+                merge(everything, name, suite, values)
     return found, everything
 
 

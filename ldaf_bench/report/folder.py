@@ -11,7 +11,8 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from ldaf_bench.report.figures import FIGURES
+from ldaf_bench.report.figures import FIGURES, SPREAD
+from ldaf_bench.report.grouping import SEEDS, done
 from ldaf_bench.report.markup import to_latex, to_markdown
 from ldaf_bench.report.names import held_fixed
 from ldaf_bench.report.page import Picture, page
@@ -45,6 +46,7 @@ def report(folders: Sequence[Path], out: Path) -> Path:
 
 def _figures(records: Records, folder: Path) -> list[Picture]:
     pictures = []
+    single = len(done(records.results)[SEEDS].drop_duplicates()) == 1
     for name, entry in FIGURES.items():
         drawn = entry.plot(records)
         paths = {kind: folder / f"{name}.{kind}" for kind in ("png", "pdf")}
@@ -55,7 +57,8 @@ def _figures(records: Records, folder: Path) -> list[Picture]:
         images = {kind: render(drawn, kind) for kind in paths}
         for kind, path in paths.items():
             _write(path, images[kind])
-        caption = f"{entry.caption} {held_fixed(entry.held(records))}".strip()
+        said = entry.caption.replace(SPREAD, "One seed.") if single else entry.caption
+        caption = f"{said} {held_fixed(entry.held(records))}".strip()
         pictures.append(Picture(name, entry.title, caption, images["png"]))
     return pictures
 

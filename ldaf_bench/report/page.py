@@ -9,14 +9,14 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from ldaf_bench import __version__
 from ldaf_bench.report.figures.risks import with_test
 from ldaf_bench.report.grouping import applies, done, failed
 from ldaf_bench.report.names import label, text
 from ldaf_bench.report.records import Records
-from ldaf_bench.report.selection import best_sentences
+from ldaf_bench.report.selection import PAY, best_sentences
 from ldaf_bench.report.tables import Table, provenance
 
 MOST_ROWS = 4000
@@ -94,7 +94,7 @@ def page(records: Records, pictures: Sequence[Picture], tables: Mapping[str, Tab
         facts=_facts(records),
         num_failed=failed(records.results)["cell"].nunique(),
         num_broken=len(broken),
-        best=best_sentences(records.results),
+        best=[_with_code(sentence) for sentence in best_sentences(records.results)],
         pictures=pictures,
         tables=tables,
         most_rows=MOST_ROWS,
@@ -103,6 +103,11 @@ def page(records: Records, pictures: Sequence[Picture], tables: Mapping[str, Tab
         sources=records.sources,
         version=__version__,
     )
+
+
+def _with_code(sentence: str) -> Markup:
+    """Escaped, except that the one line of a suite that sentences quote is code."""
+    return Markup(f"<code>{escape(PAY)}</code>").join(escape(part) for part in sentence.split(f"`{PAY}`"))
 
 
 def _policy(style: str, script: str) -> str:

@@ -11,6 +11,8 @@ from ldaf_bench.report.names import label, percent
 
 DETERMINISTIC = frozenset({"bonferroni"})
 """Integrators without chance, which cost no δ′."""
+PAY = "certificates.report: best"
+"""The line of a suite that pays for a choice."""
 START = ["certificate_hash", "prior", "tolerance", "covariance", "scale", "seed"]
 """What tells two priors over classifiers apart: `prior` alone is only the network."""
 
@@ -62,7 +64,7 @@ def _refuse_unpaid(compared: int, paid: Any, what: str, level: str) -> None:
     if compared > affordable:
         raise ValueError(
             f"The best of {compared} {what} cannot be named, because {level} was divided for {affordable} only: "
-            "set `certificates.report: best` in the suite and run it again."
+            f"set `{PAY}` in the suite and run it again."
         )
 
 

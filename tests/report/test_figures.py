@@ -14,7 +14,7 @@ from ldaf_bench.report.figures.axes import OTHERS, plot_axes, swept
 from ldaf_bench.report.figures.integration import plot_convergence, plot_cost
 from ldaf_bench.report.figures.progress import plot_alternations, plot_time, plot_training, spent
 from ldaf_bench.report.figures.risks import plot_calibration, plot_comparison
-from ldaf_bench.report.folder import render
+from ldaf_bench.report.folder import _figures, render
 from ldaf_bench.report.page import page
 from ldaf_bench.report.records import read
 from ldaf_bench.report.style import COLOURS, WIDTH
@@ -99,8 +99,38 @@ def test_uncertified_values_are_hollow(tmp_path):
 
 def test_every_certificate_is_a_point_against_the_test_risk(records):
     figure = plot_calibration(records.results)
-    assert len(points(figure)) == records.results["value"].notna().sum()
+    first = records.results[records.results["epsilon"].eq(synthetic.EPSILONS[0])]
+    assert len(points(figure)) == first["value"].notna().sum()
     assert title(figure.axes[0]) == ""
+
+
+def test_equal_bounds_are_drawn_once(tmp_path):
+    rows = synthetic.small(bounds=("kl", "lambda", "quad"), epsilons=(0.05, 0.01))
+    figure = plot_calibration(records_of(tmp_path / "equal", rows, []).results)
+    assert legend_texts(figure)[:3] == ["kl", "lambda, quad", "test_set"]
+    shown = [row for row in rows if row["epsilon"] == 0.05 and row["bound"] != "quad"]
+    assert sorted(y for _, y in points(figure)) == pytest.approx(sorted(row["value"] for row in shown))
+    other = [row | {"value": row["value"] + 0.01} if row["bound"] == "lambda" else row for row in rows]
+    figure = plot_calibration(records_of(tmp_path / "other", other, []).results)
+    assert {"lambda", "quad"} <= set(legend_texts(figure))
+
+
+def test_arms_stand_side_by_side_and_the_dotted_line_is_explained(tmp_path):
+    rows = [row for n in (10, 20) for row in synthetic.small(num_nodes=n, covariances=("code",), epsilons=(0.01,))]
+    figure = plot_axes(records_of(tmp_path, rows, []).results)
+    (ax,) = figure.axes
+    assert ax.get_ylabel() == "risk"
+    left, right = (ax.containers[i].lines[0].get_xdata() for i in (0, 2))
+    assert all(a < b for a, b in zip(left, right, strict=True))
+    lines = {handle.get_label(): handle.get_linestyle() for handle in figure.legends[0].legend_handles}
+    assert (lines["certificate"], lines["Gibbs risk, test part"]) == ("-", ":")
+
+
+def test_one_seed_has_no_deviation_in_any_caption(tmp_path):
+    found = records_of(tmp_path, synthetic.small(seeds=(0,), bounds=("kl",)), [])
+    captions = [picture.caption for picture in _figures(found, tmp_path / "figures")]
+    assert any("One seed." in caption for caption in captions)
+    assert not any("deviation" in caption for caption in captions)
 
 
 def test_a_certified_value_below_the_test_risk_is_ringed_and_counted(tmp_path):
@@ -254,7 +284,9 @@ def test_no_ablation_calls_an_estimate_a_certificate(tmp_path):
 
 def test_alternations_and_training_have_a_line_per_posterior_and_prior(records):
     figure = plot_alternations(records.curves, records.results)
-    assert [title(ax) for ax in figure.axes] == ["λ-bound", "λ", "KL", "cross-entropy"]
+    assert [title(ax) for ax in figure.axes] == [
+        "surrogate λ-bound (cross-entropy)", "λ", "KL", "cross-entropy",
+    ]  # fmt: skip
     lines = [c for c in figure.axes[0].collections if hasattr(c, "get_segments")]
     assert sum(len(c.get_segments()) for c in lines) == 2 * 3 * 6 * 2 * 2
     figure = plot_training(records.curves, records.results)

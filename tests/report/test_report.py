@@ -14,7 +14,7 @@ import pytest
 from ldaf_bench.report.__main__ import main
 from ldaf_bench.report.figures import FIGURES
 from ldaf_bench.report.folder import report
-from ldaf_bench.report.page import MOST_CHILDREN, tree
+from ldaf_bench.report.page import MOST_CHILDREN, page, tree
 from ldaf_bench.report.records import ReportError, read
 from ldaf_bench.report.tables import TABLES
 from tests.report import synthetic
@@ -231,6 +231,15 @@ def test_numbers_of_a_plan_are_no_truth_values():
     shown = ["0", "1", "0", "1", "yes", "no", "none"]
     assert [child.text for child in tree("plan", dict(enumerate(values))).children] == shown
     assert tree("plan", values).text == ", ".join(shown)
+
+
+def test_what_a_suite_has_to_say_is_code_on_the_page(tmp_path):
+    rows = synthetic.small(num_priors=1, num_integrations=1, bounds=("kl",), dataset=synthetic.NASTY[1] + "<b>`")
+    found = read([synthetic.write(tmp_path, rows, [])])
+    shown = page(found, [], {})
+    assert "set <code>certificates.report: best</code> in the suite" in shown
+    assert "`certificates" not in shown
+    assert "<b>`" not in shown
 
 
 def test_neither_torch_nor_ray_is_needed(tmp_path):

@@ -19,6 +19,9 @@ from ldaf_bench.report.figures.risks import plot_calibration, plot_comparison
 from ldaf_bench.report.grouping import Held
 from ldaf_bench.report.records import Records
 
+SPREAD = "Mean and standard deviation over seeds."
+"""A sentence of the captions below, which is not true of a single seed."""
+
 
 def _nothing(_: Records) -> Held:
     return {}
@@ -44,8 +47,9 @@ FIGURES: dict[str, Plot] = {
     ),
     "calibration": Plot(
         "Certificate against test risk",
-        "Every certificate against the test risk of the classifier that it is about. A filled point below the "
-        "diagonal, ringed in red, would be a certified value that the test part contradicts.",
+        "Every certificate at the first ε of its suite against the test risk of the classifier that it is about. A "
+        "filled point below the diagonal, ringed in red, would be a certified value that the test part contradicts; "
+        "such points are shown at every ε.",
         lambda r: plot_calibration(r.results),
     ),
     "convergence": Plot(
@@ -69,7 +73,7 @@ FIGURES: dict[str, Plot] = {
     ),
     "flows": Plot(
         "Flows",
-        "Test errors and certificate by flow: every seed, and mean and standard deviation over them.",
+        "Test errors and certificate by flow; a small dot is a seed. Mean and standard deviation over seeds.",
         lambda r: plot_flows(r.results),
         lambda r: ablation(r.results, "flow", "method", "backbone")[1],
     ),
@@ -94,7 +98,7 @@ FIGURES: dict[str, Plot] = {
     ),
     "training": Plot(
         "Training the priors",
-        "One line per prior; on augmented training data, while training.",
+        "One line per prior, on training data while training (augmented, if the recipe says so).",
         lambda r: plot_training(r.curves, r.results),
     ),
     "time": Plot(

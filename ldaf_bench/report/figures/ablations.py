@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from ldaf_bench.report import style
 from ldaf_bench.report.comparison import MEASURED
@@ -33,6 +34,13 @@ def shown(rows: pd.DataFrame) -> dict[str, str]:
         "certificate" if certified.all() else "certificate or estimate" if certified.any() else "bound, not certified"
     )
     return {**SHOWN, "value": word}
+
+
+def shapes(rows: pd.DataFrame, *, joined: bool) -> list[Line2D]:
+    """The entries of a legend for certificates, which are filled, and test risks, hollow and dotted where joined."""
+    lines = {"value": "-" if joined else "none", "test_risk": ":" if joined else "none"}
+    named = shown(rows).items()
+    return [key(name, style.NEUTRAL, "o", hollow=column != "value", line=lines[column]) for column, name in named]
 
 
 def panels(rows: pd.DataFrame, *by: str) -> list[tuple[str, pd.DataFrame]]:
@@ -64,12 +72,12 @@ def plot_covariance(results: pd.DataFrame) -> Figure | None:
         ax.set_title(title)
         ax.set_xticks(list(places.values()), [label(value or "its own", 12) for value in places])
         ax.set_xlim(-0.5, len(places) - 0.5)
+        ax.set_ylabel("risk")
         ax.grid(False, axis="x")
         percent_axis(ax)
     axes[-1, 0].set_xlabel("scale" if by_scale else "covariance initialization")
     handles = [key(label(name), colour(kind, name), marker(kind, name)) for name in in_order(kind, rows[kind])]
-    handles += [key(name, style.NEUTRAL, "o", hollow=column != "value") for column, name in shown(rows).items()]
-    legend(new, handles, 2)
+    legend(new, handles + shapes(rows, joined=by_scale), 2)
     return new
 
 
@@ -117,6 +125,7 @@ def plot_flows(results: pd.DataFrame) -> Figure | None:
             )  # fmt: skip
         ax.set_xticks(range(len(flows)), [label(flow) for flow in flows])
         ax.set_xlim(-0.5, len(flows) - 0.5)
+        ax.set_ylabel("risk")
         ax.set_title(title)
         ax.grid(False, axis="x")
         percent_axis(ax)
@@ -156,7 +165,7 @@ def plot_counts(results: pd.DataFrame) -> Figure | None:
         ax.set_xscale("log", base=2)
         ticks = sorted(rows[axis].astype(float).unique())
         ax.set_xticks(ticks, [count(tick) for tick in ticks])
-        ax.set(xlabel=COUNTED[axis], ylabel="")
+        ax.set(xlabel=COUNTED[axis], ylabel="risk")
         ax.set_title(title)
         ax.margins(x=0.08)
         percent_axis(ax)

@@ -9,8 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ldaf_bench.report import style
-from ldaf_bench.report.figures.ablations import SHOWN, panels, shown
+from ldaf_bench.report.figures.ablations import SHOWN, panels, shapes
 from ldaf_bench.report.grouping import Held, done, hold, merge, over_seeds, settings, stochastic
 from ldaf_bench.report.names import label
 from ldaf_bench.report.style import colour, figure, in_order, key, legend, marker, percent_axis, power, styled
@@ -62,23 +61,23 @@ def plot_axes(results: pd.DataFrame) -> Figure | None:
         values = settings(rows, axis)
         places, numeric = _places(values)
         for index, flow in enumerate(flows := in_order("flow", rows["flow"])):
-            # Side by side among names, because flows that agree would hide each other.
-            shift = 0.0 if numeric else (index - (len(flows) - 1) / 2) * 0.12
+            # Side by side, because flows that agree would hide each other.
+            moved = _aside(places, index - (len(flows) - 1) / 2, numeric=numeric)
             for column in SHOWN:
-                _line(ax, rows[rows["flow"].eq(flow)], axis, column, values, places + shift, joined=numeric)
+                _line(ax, rows[rows["flow"].eq(flow)], axis, column, values, moved, joined=numeric)
         if numeric:
             _number_line(ax, places)
         else:
             ax.set_xticks(places, ["precision's\nown" if value is None else label(value, 12) for value in values])
             ax.set_xlim(-0.5, len(values) - 0.5)
             ax.grid(False, axis="x")
-        ax.set_xlabel(OTHERS[axis])
+        ax.set(xlabel=OTHERS[axis], ylabel="risk")
         ax.set_title(title)
         percent_axis(ax)
     whole = pd.concat([rows for *_, rows in parts])
     handles = [key(label(f), colour("flow", f), marker("flow", f)) for f in in_order("flow", whole["flow"])]
-    handles += [key(name, style.NEUTRAL, "o", hollow=column != "value") for column, name in shown(whole).items()]
-    legend(new, handles, 2)
+    joined = any(_places(settings(rows, axis))[1] for axis, _, rows in parts)
+    legend(new, handles + shapes(whole, joined=joined), 2)
     return new
 
 
@@ -87,6 +86,20 @@ def _places(values: list[Any]) -> tuple[np.ndarray, bool]:
     if all(isinstance(value, int | float) for value in values):
         return np.array(values, dtype=float), True
     return np.arange(len(values), dtype=float), False
+
+
+def _wide(places: np.ndarray) -> bool:
+    """Whether a number line is logarithmic."""
+    return bool(places.min() > 0 and places.max() / places.min() >= WIDE)
+
+
+def _aside(places: np.ndarray, steps: float, *, numeric: bool) -> np.ndarray:
+    """The places, moved by a little that looks the same everywhere."""
+    if not numeric:
+        return places + 0.12 * steps
+    if _wide(places):
+        return places * (places.max() / places.min()) ** (0.012 * steps)
+    return places + 0.012 * steps * (places.max() - places.min())
 
 
 def _line(
@@ -107,7 +120,7 @@ def _line(
 
 
 def _number_line(ax: Axes, places: np.ndarray) -> None:
-    if places.min() > 0 and places.max() / places.min() >= WIDE:
+    if _wide(places):
         ax.set_xscale("log")
     ax.minorticks_off()
     shown = places if len(places) <= 8 else places[:: -(-len(places) // 8)]

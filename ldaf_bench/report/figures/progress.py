@@ -15,7 +15,7 @@ from ldaf_bench.report.grouping import applies, distinct, networks
 from ldaf_bench.report.names import label, seconds
 from ldaf_bench.report.style import TINY, colour, figure, in_order, key, legend, log_axis, percent_axis, styled
 
-ALTERNATION = {"bound": "λ-bound", "lam": "λ", "kl": "KL", "cross_entropy": "cross-entropy"}
+ALTERNATION = {"bound": "surrogate λ-bound (cross-entropy)", "lam": "λ", "kl": "KL", "cross_entropy": "cross-entropy"}
 TRAINING = {"loss": "training loss", "accuracy": "training accuracy"}
 STAGES = ("train", "push", "fit", "integrate")
 MOST_BARS = 16

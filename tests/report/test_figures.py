@@ -206,6 +206,14 @@ def test_a_covariance_that_finds_its_own_scale_stands_beside_the_scales(tmp_path
     assert [len(container.lines[0].get_xdata()) for container in ax.containers] == [2, 1, 2, 1]
 
 
+def test_scales_stand_by_their_logarithms(tmp_path):
+    rows = synthetic.small(flows=("daf",), covariances=("code",), scales=(0.01, 0.1, 0.2), bounds=("kl",))
+    (ax,) = plot_covariance(records_of(tmp_path, rows, []).results).axes
+    first, second, third = ax.get_xticks()
+    assert (second - first) / (third - second) == pytest.approx(np.log(10) / np.log(2))
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["0.01", "0.1", "0.2"]
+
+
 def test_flows_show_every_seed(records):
     figure = plot_flows(records.results)
     assert len(points(figure)) == 4 * 2 * 3

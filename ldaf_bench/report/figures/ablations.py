@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -63,15 +64,19 @@ def plot_covariance(results: pd.DataFrame) -> Figure | None:
     axis, kind = ("scale", "covariance") if by_scale else ("covariance", "flow")
     parts = panels(rows, "flow") if by_scale else panels(rows)
     new, axes = figure(1.1 + 2.1 * len(parts), len(parts), sharex=True, sharey=rows["dataset"].nunique() == 1)
-    # `scaled` finds its own scale, and stands beside those that were given.
-    values = [*distinct(rows, axis), *([None] if rows[axis].isna().any() else [])]
-    places = {value: place for place, value in enumerate(values)}
+    places = _places(distinct(rows, axis))
+    last = max(places.values(), default=-1.0)
+    if rows[axis].isna().any():
+        # `scaled` finds its own scale, and stands beside those that were given.
+        places[None] = last + 1
     for ax, (title, part) in zip(axes[:, 0], parts, strict=True):
         for column in SHOWN:
             _points(ax, over_seeds(part, [kind, axis], column), axis, kind, places, hollow=column != "value")
         ax.set_title(title)
         ax.set_xticks(list(places.values()), [label(value or "its own", 12) for value in places])
-        ax.set_xlim(-0.5, len(places) - 0.5)
+        ax.set_xlim(-0.5, max(places.values()) + 0.5)
+        if None in places and len(places) > 1:
+            ax.axvline(last + 0.5, color=style.NEUTRAL, linewidth=0.8, linestyle="--", zorder=1)
         ax.set_ylabel("risk")
         ax.grid(False, axis="x")
         percent_axis(ax)
@@ -81,7 +86,16 @@ def plot_covariance(results: pd.DataFrame) -> Figure | None:
     return new
 
 
-def _points(ax: Axes, frame: pd.DataFrame, axis: str, kind: str, places: dict[Any, int], *, hollow: bool) -> None:
+def _places(values: list[Any]) -> dict[Any, float]:
+    """Numbers stand by their logarithms, those next to each other about one apart; names one after the other."""
+    if len(values) < 2 or not all(isinstance(value, int | float) and value > 0 for value in values):
+        return {value: float(place) for place, value in enumerate(values)}
+    logs = np.log(np.array(values, dtype=float))
+    unit = max(np.diff(logs).min(), (logs[-1] - logs[0]) / 12)
+    return dict(zip(values, ((logs - logs[0]) / unit).tolist(), strict=True))
+
+
+def _points(ax: Axes, frame: pd.DataFrame, axis: str, kind: str, places: dict[Any, float], *, hollow: bool) -> None:
     """Mean and sd at one place per value of `axis`, side by side for each `kind`."""
     names = in_order(kind, frame[kind])
     for index, name in enumerate(names):

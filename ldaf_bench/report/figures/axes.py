@@ -98,8 +98,8 @@ def _aside(places: np.ndarray, steps: float, *, numeric: bool) -> np.ndarray:
     if not numeric:
         return places + 0.12 * steps
     if _wide(places):
-        return places * (places.max() / places.min()) ** (0.012 * steps)
-    return places + 0.012 * steps * (places.max() - places.min())
+        return places * (places.max() / places.min()) ** (0.025 * steps)
+    return places + 0.025 * steps * (places.max() - places.min())
 
 
 def _line(

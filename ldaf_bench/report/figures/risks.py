@@ -114,7 +114,7 @@ def plot_calibration(results: pd.DataFrame) -> Figure | None:
     new, axes = figure(5.2)
     ax = axes[0, 0]
     bounds = ordered(frame["bound"].unique().tolist())
-    size, opacity = (14, 0.6) if len(frame) < 300 else (7, 0.4)
+    size, opacity = (13, 0.6) if len(frame) < 500 else (7, 0.4)
     for bound in bounds:
         for certified in (False, True):
             some = frame[frame["bound"].eq(bound) & frame["certified"].eq(True).eq(certified)]

@@ -121,7 +121,7 @@ def test_initial_parameter_is_valid_and_of_unit_scale(flow):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"flow": "dfa"}, "flow must be one of daf, linear, sflow, but is 'dfa'"),
+        ({"flow": "dfa"}, r"flow must be one of daf, linear, sflow \(did you mean daf\?\), but is 'dfa'"),
         ({"features": torch.zeros(2, 3)}, "features must be of shape"),
         ({"features": torch.full((2, 4, 3), torch.nan)}, "features must be finite everywhere"),
         ({"parameter": torch.zeros(3, 3, 4, 3)}, "omega must be of shape"),

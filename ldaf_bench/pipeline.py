@@ -156,8 +156,7 @@ class Run:
         tried = if_valid(load_search, search_path(self.store, self.plan), self.say)
         if tried is None:
             fits = [job for job in jobs if job.posterior is not None]
-            numbers = {job.posterior.identity: number for number, job in enumerate(fits) if job.posterior is not None}
-            self._sweep(fits, Space(self.plan, numbers))
+            self._sweep(fits, Space(self.plan, fits))
             jobs = self.jobs()
             failed = {cell.posterior for cell in self.plan.cells if cell.identity in self.failures}
             ended = failed | {job.posterior for job in jobs if job.complete}

@@ -2,7 +2,11 @@
 
 import pytest
 
+from ldaf_bench.data.datasets import summarize
+from ldaf_bench.plan import make_plan
 from ldaf_bench.results.store import load_search
+from ldaf_bench.stages.sweep import Job, Space
+from ldaf_bench.suite import Suite
 from tests.places import SMALL, Place, steady
 
 SEARCH = {
@@ -39,6 +43,18 @@ def test_a_search_tries_some_posteriors_and_pays_for_all(searched):
     assert set(tried["num_integrations"]) == {18}
     assert len(frame) == len(tried) + 1
     assert searched.verify() == 0
+
+
+def test_posteriors_of_a_prior_that_failed_are_not_asked_for():
+    suite = Suite.model_validate({**SEARCH, "priors": {**SEARCH["priors"], "seed": [0, 1]}})
+    plan = make_plan(suite, summarize("digits"))
+    left = plan.priors[1].identity
+    jobs = [Job((p.prior, None), "", (), {}, False, p) for p in plan.posteriors if p.prior == left]
+    space = Space(plan, jobs)
+    axes = space.axes()
+    assert axes["prior"].categories == [left]
+    point = {name: domain.categories[-1] for name, domain in axes.items()}
+    assert jobs[space.place(point)].posterior == plan.posterior_at(point)
 
 
 def test_a_search_that_is_over_is_not_begun_again(searched, monkeypatch):

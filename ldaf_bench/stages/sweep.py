@@ -117,8 +117,8 @@ class Space:
     """The grid of posteriors as a space to search."""
 
     plan: Plan
-    numbers: Mapping[str, int]
-    """The job of every posterior."""
+    jobs: Sequence[Job]
+    """The posteriors that can be tried: those of priors that failed are none."""
 
     @property
     def asked(self) -> Search:
@@ -133,11 +133,14 @@ class Space:
 
     def axes(self) -> dict[str, Any]:
         """For Ray Tune."""
-        return {name: tune.choice(list(values)) for name, values in self.plan.posterior_axes().items()}
+        there = {job.key[0] for job in self.jobs}
+        values = {**self.plan.posterior_axes(), "prior": sorted(there)}
+        return {name: tune.choice(list(some)) for name, some in values.items()}
 
     def place(self, point: Mapping[str, Any]) -> int:
         """The number of the job at a point."""
-        return self.numbers[self.plan.posterior_at(point).identity]
+        wanted = self.plan.posterior_at(point)
+        return next(number for number, job in enumerate(self.jobs) if job.posterior == wanted)
 
 
 @dataclass(frozen=True)

@@ -328,3 +328,20 @@ def test_reading_a_suite_gives_a_frozen_value(tmp_path):
         suite.about = "x"
     with pytest.raises(SuiteError, match="cannot be read"):
         read_suite(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(("gpus", "refused"), [(0, True), (1, False)])
+def test_gpus_that_are_not_there_are_refused_before_anything_starts(monkeypatch, tmp_path, capsys, gpus, refused):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    monkeypatch.setattr("ldaf_bench.run.ray_is_there", lambda: False)
+    place = ["--root", str(tmp_path), "--store", str(tmp_path / "store"), "--results", str(tmp_path / "results")]
+    says = f"cifar.yaml, resources.train.gpus_per_worker: 1 GPUs are asked for and this machine has {gpus}"
+    assert main(["suites/cifar.yaml", "--dry-run", *place]) == 0
+    assert (says in capsys.readouterr().out.replace("\n", " ")) == refused
+    assert main(["suites/cifar.yaml", *place]) == 2  # with a GPU, because the data are not there
+    assert (says in capsys.readouterr().err) == refused
+    assert not (tmp_path / "store").exists()
+    # A cluster may have them.
+    assert main(["suites/cifar.yaml", "--dry-run", "--address", "auto", *place]) == 0
+    assert says not in capsys.readouterr().out

@@ -21,7 +21,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ldaf_bench.artifacts import ArtifactError, exclusive, whole_file
+from ldaf_bench.artifacts import ArtifactError, exclusive, file_sha256, whole_file
 from ldaf_bench.data.dataset import DataError
 from ldaf_bench.data.datasets import load, summarize
 from ldaf_bench.data.splits import SplitError
@@ -163,7 +163,8 @@ def execute(options: argparse.Namespace, console: Console) -> int:
         write_table(results, folder / RESULTS_FILE)
         write_table(curves, folder / CURVES_FILE)
         with whole_file(folder / "plan.json") as path:
-            path.write_text(json.dumps(plan.describe(), indent=1) + "\n", encoding="utf-8")
+            files = {name: file_sha256(folder / name) for name in (RESULTS_FILE, CURVES_FILE)}
+            path.write_text(json.dumps({**plan.describe(), "files": files}, indent=1) + "\n", encoding="utf-8")
         page = report([folder], folder)
     show_results(results, console)
     run.say(f"Written to {folder}: {RESULTS_FILE}, {CURVES_FILE}, {page.name}.")

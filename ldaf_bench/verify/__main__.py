@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import track
 
-from ldaf_bench.artifacts import ArtifactError
+from ldaf_bench.artifacts import ArtifactError, file_sha256
 from ldaf_bench.data.dataset import DataError, Dataset
 from ldaf_bench.data.datasets import load, summarize
 from ldaf_bench.data.splits import Part
@@ -66,7 +66,10 @@ def read_plan(folder: Path, root: Path) -> Plan:
         raise VerifyError(
             f"{folder / 'plan.json'} is not a plan ({error}): name a folder like results/digits."
         ) from error
-    if plan.describe() != content:
+    for name in (RESULTS_FILE, CURVES_FILE):
+        if not (folder / name).is_file() or file_sha256(folder / name) != content.get("files", {}).get(name):
+            raise VerifyError(f"{folder / name} is missing or was changed: run the suite again.")
+    if plan.describe() != {key: value for key, value in content.items() if key != "files"}:
         raise VerifyError(f"{folder / 'plan.json'} is not the plan that its suite makes.")
     return plan
 

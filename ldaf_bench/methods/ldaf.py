@@ -23,7 +23,7 @@ SAMPLE = 16
 def push_images(model: Classifier, images: Tensor, tolerance: float | None) -> tuple[Pushforward, Tensor]:
     """Network and flow, once per datum; what is less exact than it says is computed again.
 
-    Once in some hundred runs, on a busy virtual machine, half of a batch came out a hundred times less exact than its
+    Once, on a busy virtual machine, half of a batch came out a hundred times less exact than its
     error estimate said, and never again from the same input: nothing in the computation, but something below it. So
     some data are compared with float64. If the same comes out twice, it is what the computation gives, and stays.
     """

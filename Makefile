@@ -2,27 +2,33 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install run test check verify schema prior selfcheck simulate speed lock clean
+.PHONY: help install run test check verify schema selfcheck simulate speed lock clean
 
 help:  ## What there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 install: .venv/.installed  ## Make the virtual environment from the lock
 
+# pip's own output, warnings of the machine's settings included, goes to a log that is shown if a step fails.
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LOGGED = >> .venv/install.log 2>&1 || { tail -n 30 .venv/install.log; exit 1; }
+
 .venv/.installed: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo 'Python 3.11 or newer is needed; say which one with make PYTHON=…'; exit 1; }
-	@echo 'Making .venv from requirements.lock: several gigabytes, some minutes the first time.'
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@echo 'Installing, 1 of 3: the virtual environment .venv'
+	@$(PYTHON) -m venv .venv
+	@echo 'Installing, 2 of 3: the packages of requirements.lock (several gigabytes, about three minutes)'
+	@$(PIP) -r requirements.lock $(LOGGED)
+	@echo 'Installing, 3 of 3: ldaf_bench itself'
+	@$(PIP) --no-deps --no-build-isolation -e . $(LOGGED)
 	@touch $@
 
-run: install  ## The main job on the embedded digits: priors, posteriors, certificates, report; minutes on two cores
+run: install  ## The main job on the embedded digits: networks, posteriors, certificates, report; minutes on two cores
 	$(BIN)/python -m ldaf_bench.run suites/digits.yaml
 	@echo 'Open results/digits/report.html in a browser.'
 
-verify: install  ## Check the certificates of `make run` again, along a slow dense path
+verify: install  ## Check the certificates of `make run` again, from the stored artifacts alone
 	$(BIN)/python -m ldaf_bench.verify results/digits
 
 schema: install  ## Write the JSON Schema of suite files, for editors
@@ -35,9 +41,6 @@ check: install  ## Lint, format and types
 
 test: check  ## All of `check`, then all tests
 	$(BIN)/pytest
-
-prior: install  ## Train a prior on the embedded digits and push it forward, half a minute
-	$(BIN)/python -m ldaf_bench.prior suites/priors/digits.yaml
 
 selfcheck: install  ## Does this machine compute what it should?
 	$(BIN)/python -m ldaf_bench.selfcheck

@@ -1,3 +1,3 @@
 """Benchmarks and ablations for self-certified classification by linearized deep assignment."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -10,7 +10,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -119,31 +119,38 @@ def write_manifest(directory: Path, name: str, content: Mapping[str, Any]) -> No
     (directory / name).write_text(text + "\n", encoding="utf-8")
 
 
-def read_manifest(directory: Path, name: str, required: frozenset[str]) -> dict[str, Any]:
-    """What `write_manifest` wrote, after checking it and all files, which must be the required ones."""
+def read_manifest(
+    directory: Path, name: str, required: Collection[str] | Callable[[Mapping[str, Any]], Collection[str]]
+) -> dict[str, Any]:
+    """What `write_manifest` wrote, after checking it and all files, which must be the required ones.
+
+    Which files these are may follow from the content.
+    """
     path = directory / name
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         right = content.pop("checksum") == fingerprint(content)
         files = dict(content["files"])
+        names = set(required(content) if callable(required) else required)
+        plain = all(Path(file).name == file for file in names)
     except FileNotFoundError:
         if not directory.exists():
             raise ArtifactError(f"There is no {directory}.") from None
         raise ArtifactError(f"There is no {name} in {directory}.") from None
     except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
         raise ArtifactError(f"{path} is damaged ({error}).") from None
-    if not right or files.keys() != required:
+    if not right or not plain or files.keys() != names:
         raise ArtifactError(f"{path} was changed.")
-    for file in sorted(required):
+    for file in sorted(names):
         if not (directory / file).is_file() or file_sha256(directory / file) != files[file]:
             raise ArtifactError(f"{directory / file} is missing or was changed.")
     return content
 
 
-def if_valid(load: Callable[[Path], Loaded], path: Path, say: Callable[[str], None]) -> Loaded | None:
+def find(load: Callable[[Path], Loaded], path: Path, say: Callable[[str], None]) -> Loaded | None:
     """What `load` reads at `path`; `None` if nothing is there.
 
-    What is damaged is set aside under another name, and said, so that it can be made again.
+    A damaged artifact is renamed, with a sentence to `say`, so that it can be made again.
     """
     if not path.exists():
         return None
@@ -154,8 +161,19 @@ def if_valid(load: Callable[[Path], Loaded], path: Path, say: Callable[[str], No
         while (aside := path.with_name(f"{path.name}.damaged{number}")).exists():
             number += 1
         path.rename(aside)
-        say(f"{error} It was set aside as {aside}, and is made again.")
+        say(f"{error} It was set aside as {aside} and is made again.")
         return None
+
+
+def find_or_make(
+    load: Callable[[Path], Loaded], path: Path, make: Callable[[], object], say: Callable[[str], None]
+) -> Loaded:
+    """What is at `path`, made first unless it is there and whole. The one place of this rule."""
+    found = find(load, path, say)
+    if found is None:
+        make()
+        found = load(path)
+    return found
 
 
 @contextlib.contextmanager

@@ -2,42 +2,52 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from ldaf_bench.artifacts import if_valid
+from ldaf_bench.artifacts import find, find_or_make
 from ldaf_bench.data.dataset import Dataset
 from ldaf_bench.data.splits import Part
-from ldaf_bench.messages import printable
-from ldaf_bench.methods.pushed import Pushed, load_pushed, origin_of, pushed_path
-from ldaf_bench.methods.store import Prior, load_prior, prior_path
-from ldaf_bench.methods.training import DivergenceError
-from ldaf_bench.models.classifier import LDAFClassifier
-from ldaf_bench.plan import Plan, PlannedPosterior, PlannedPrior
-from ldaf_bench.results.collect import PRIOR_DATA, Sources, convergence_names, needs_prior_part, tolerance_of
-from ldaf_bench.results.store import (
-    cell_path,
+from ldaf_bench.messages import say
+from ldaf_bench.models.network import Network
+from ldaf_bench.models.training import DivergenceError
+from ldaf_bench.plan import DigestOf, Plan, PlannedNetwork, PlannedPosterior
+from ldaf_bench.results.collect import Sources
+from ldaf_bench.stages.digest import digest
+from ldaf_bench.stages.session import RayError
+from ldaf_bench.stages.sweep import Job, Shared, Space, share, share_network, sweep
+from ldaf_bench.stages.train import TrainingError, run_folder, train
+from ldaf_bench.store.digests import Digested, digest_key, digest_path, load_digest
+from ldaf_bench.store.networks import load_network, network_path
+from ldaf_bench.store.posteriors import (
     convergence_path,
-    load_cell,
+    integration_path,
     load_convergence,
+    load_integration,
     load_posterior,
     load_search,
-    posterior_hash,
     posterior_path,
     save_search,
     search_path,
 )
-from ldaf_bench.stages.certify import flow_of
-from ldaf_bench.stages.push import push
-from ldaf_bench.stages.session import RayError
-from ldaf_bench.stages.sweep import Job, Key, Shared, Space, share, sweep
-from ldaf_bench.stages.train import TrainingError, train
 
 SHARED_BYTES = 2 << 30
-"""So much of pushforwards is in the object store at a time."""
+"""Digests that are in the object store at a time."""
+PRIOR_DATA = 2000
+"""Prior points at most that a prior is made from."""
+
+
+def digests_of(plan: Plan, planned: DigestOf) -> list[tuple[Part, int | None]]:
+    """The parts that a digest is needed of, and how many points at most."""
+    some = (posterior for posterior in plan.posteriors if posterior.digest == planned)
+    needs_prior = any(planned.entry.needs_prior_data(posterior.prior) for posterior in some)
+    parts: list[tuple[Part, int | None]] = [("certificate", None), ("test", None)]
+    return [*parts, ("prior", PRIOR_DATA)] if needs_prior else parts
 
 
 @dataclass
@@ -49,153 +59,141 @@ class Run:
     store: Path
     console: Console
     start_ray: Callable[[], None]
-    sources: dict[Key, Sources] = field(default_factory=dict)
+    sources: dict[DigestOf, Sources] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    """Why a cell is not there."""
+    """Why an integration, or a mean classifier, is not there."""
     troubles: list[str] = field(default_factory=list)
     """What else went wrong."""
 
-    def say(self, sentence: str) -> None:
-        """Something to a person."""
-        self.console.print(printable(sentence), markup=False, highlight=False, soft_wrap=True)
+    def __post_init__(self) -> None:
+        self.say = partial(say, self.console)
 
-    def train_and_push(self) -> None:
-        """All priors and their pushforwards; what fails costs its own cells only."""
-        for number, planned in enumerate(self.plan.priors, 1):
+    def train_and_digest(self) -> None:
+        """All networks and their digests; what fails costs its own results only."""
+        for number, planned in enumerate(self.plan.networks, 1):
+            digests = [one for one in self.plan.digests if one.network == planned.identity]
             try:
-                prior = self._prior(planned, number)
-                for tolerance in self.plan.suite.pushforwards.tolerance:
-                    self._sources(planned, prior, tolerance)
+                network = self._network(planned, number)
+                for one in digests:
+                    parts = [self._digest(planned, network, one, *part) for part in digests_of(self.plan, one)]
+                    self.sources[one] = Sources(network, *parts)
             except (DivergenceError, TrainingError, RayError) as error:
-                self.say(f"Prior {planned.identity} failed: {error}")
-                for cell in self.plan.cells:
-                    if cell.prior == planned.identity:
-                        self.failures[cell.identity] = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+                self.say(f"Network {planned.identity} failed: {error}")
+                message = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+                for one in digests:
+                    self.sources.pop(one, None)
+                    if one in self.plan.means:
+                        self.failures[one.mean] = message
+                for integration in self.plan.integrations:
+                    if integration.posterior.digest.network == planned.identity:
+                        self.failures[integration.identity] = message
 
-    def _prior(self, planned: PlannedPrior, number: int) -> Prior:
+    def _network(self, planned: PlannedNetwork, number: int) -> Network:
         config, resources = planned.config, self.plan.suite.resources.train
-        if if_valid(load_prior, prior_path(self.store, planned.identity), self.say) is not None:
-            # Nothing to train; whoever was killed while tidying up has left something to remove.
-            return train(config, self.dataset, self.store, resources, self.console)
-        self.start_ray()
-        kind = (
-            f"{config.backbone} with {config.flow}" if config.method == "ldaf" else f"{config.backbone}, deterministic"
-        )
-        self.say(f"Training prior {number} of {len(self.plan.priors)}: {kind}, seed {config.seed}.")
-        return train(config, self.dataset, self.store, resources, self.console)
 
-    def _sources(self, planned: PlannedPrior, prior: Prior, tolerance: float | None) -> None:
-        key = (planned.identity, tolerance)
-        certificate, test = (self._pushed(planned, prior, part, tolerance) for part in ("certificate", "test"))
-        prior_part = None
-        if needs_prior_part(self.plan, planned):
-            prior_part = self._pushed(planned, prior, "prior", tolerance, PRIOR_DATA)
-        self.sources[key] = Sources(prior, certificate, test, prior_part)
+        def make() -> None:
+            self.start_ray()
+            head = ", ".join(str(value) for value in config.head.to_json().values())
+            what = f"{config.backbone} with the head {head}; seed {config.seed}"
+            self.say(f"Training network {number} of {len(self.plan.networks)}: {what}.")
+            train(config, self.dataset, self.store, resources, self.console)
 
-    def _pushed(
-        self, planned: PlannedPrior, prior: Prior, part: Part, tolerance: float | None, at_most: int | None = None
-    ) -> Pushed:
-        origin = origin_of(prior, planned.splits, part, tolerance, at_most)
-        found = if_valid(load_pushed, pushed_path(self.store, origin), self.say)
-        if found is not None:
-            return found
-        self.start_ray()
-        resources = self.plan.suite.resources.push
-        return push(
-            prior, self.dataset, part, self.store, resources, self.console, tolerance=tolerance, at_most=at_most
-        )
+        found = find_or_make(load_network, network_path(self.store, planned.identity), make, self.say)
+        # A run that was killed while tidying up has left its checkpoints.
+        shutil.rmtree(run_folder(self.store, planned.identity), ignore_errors=True)
+        return found
+
+    def _digest(
+        self, planned: PlannedNetwork, network: Network, one: DigestOf, part: Part, at_most: int | None
+    ) -> Digested:
+        def make() -> None:
+            self.start_ray()
+            resources = self.plan.suite.resources.digest
+            digest(one, network, self.dataset, part, self.store, resources, self.console, at_most)
+
+        key = digest_key(network, planned.splits, one.method, one.spec, part, at_most)
+        return find_or_make(load_digest, digest_path(self.store, key), make, self.say)
 
     def jobs(self) -> list[Job]:
-        """What the sweep has to do: posteriors and cells that are not there."""
-        owners: list[tuple[str, PlannedPosterior | None]] = [(prior.identity, None) for prior in self.plan.priors]
-        owners += [(posterior.prior, posterior) for posterior in self.plan.posteriors]
-        found = (self._job(*owner) for owner in owners)
-        return [job for job in found if job is not None]
+        """What the sweep is about: every posterior with integrations, and what of it is on disk."""
+        contents = {one: found.content for one, found in self.sources.items()}
+        wanted = [posterior for posterior in self.plan.posteriors if posterior.identity in self.plan.of_posterior]
+        return [self._job(one, contents[one.digest]) for one in wanted if one.digest in contents]
 
-    def _job(self, prior: str, posterior: PlannedPosterior | None) -> Job | None:
-        cells = self.plan.cells_of(posterior, prior)
-        if not cells or cells[0].identity in self.failures:
-            return None
-        tolerance = tolerance_of(cells[0], self.plan)
-        source = self.sources[prior, tolerance].content
-        stored, run = None, None
-        if posterior is not None:
-            path = posterior_path(self.store, posterior.identity)
-            stored = if_valid(lambda path: load_posterior(path, source), path, self.say)
-            for name in convergence_names(self.plan, posterior):
-                path = convergence_path(self.store, name)
-                asked = self.plan.suite.convergence
-                if asked and if_valid(lambda path: load_convergence(path, source), path, self.say) is None:
-                    run = (name, asked)
+    def _job(self, posterior: PlannedPosterior, source: str) -> Job:
+        restore = posterior.digest.entry.restore
+        assert restore is not None
+        load = partial(load_posterior, source=source, restore=restore)
+        stored = find(load, posterior_path(self.store, posterior.identity), self.say)
+        asked, convergence = self.plan.suite.convergence, None
+        name = self.plan.convergence_of(posterior)
+        if name is not None and asked is not None:
+            load_curve = partial(load_convergence, source=source)
+            if find(load_curve, convergence_path(self.store, name), self.say) is None:
+                convergence = (name, asked)
         there = {}
-        for cell in cells:
-            path = cell_path(self.store, cell.identity)
-            record = if_valid(lambda path: load_cell(path, source), path, self.say)
-            if record is not None:
-                there[cell.identity] = str(record["posterior"])
-        right = "" if posterior is None else posterior_hash(stored.start, stored.gaussian) if stored else None
-        complete = run is None and right is not None and all(there.get(cell.identity) == right for cell in cells)
-        return Job((prior, tolerance), source, cells, there, complete, posterior, stored, run)
+        integrations = self.plan.of_posterior[posterior.identity]
+        for planned in integrations:
+            load_one = partial(load_integration, source=source)
+            found = find(load_one, integration_path(self.store, planned.identity), self.say)
+            if found is not None:
+                there[planned.identity] = (str(found.record["posterior"]), found.integration)
+        return Job(posterior, source, integrations, there, stored, convergence)
 
-    def shared(self, jobs: Sequence[Job]) -> dict[Key, Shared]:
+    def shared(self, jobs: Sequence[Job]) -> dict[DigestOf, Shared]:
         """What the jobs need, put into the object store once."""
-        found = {}
-        for key in dict.fromkeys(job.key for job in jobs):
-            prior, certificate, test, data = self.sources[key]
-            model = prior.model()
-            flow = flow_of(model) if isinstance(model, LDAFClassifier) else None
-            found[key] = Shared(share(certificate), share(test), None if data is None else share(data), flow)
+        found: dict[DigestOf, Shared] = {}
+        for one in dict.fromkeys(job.posterior.digest for job in jobs):
+            network, certificate, test, prior = self.sources[one]
+            parts = share(certificate), share(test), None if prior is None else share(prior)
+            found[one] = Shared(*parts, share_network(network))
         return found
 
     def sweep(self) -> None:
-        """All posteriors and cells that are not there; those that a search comes by, if there is to be one."""
+        """All posteriors and integrations that are not there; those that a search tries, if there is to be one."""
         jobs = self.jobs()
         if self.plan.suite.search is None:
             self._sweep([job for job in jobs if not job.complete])
             return
-        tried = if_valid(load_search, search_path(self.store, self.plan), self.say)
+        tried = find(load_search, search_path(self.store, self.plan.identity), self.say)
         if tried is None:
-            fits = [job for job in jobs if job.posterior is not None]
-            self._sweep(fits, Space(self.plan, fits))
+            self._sweep(jobs, Space(self.plan, jobs))
             jobs = self.jobs()
-            failed = {cell.posterior for cell in self.plan.cells if cell.identity in self.failures}
-            ended = failed | {job.posterior for job in jobs if job.complete}
-            tried = frozenset(posterior.identity for posterior in ended if posterior is not None)
-            save_search(self.store, self.plan, tried)
-        missing = [job for job in jobs if not job.complete]
-        self._sweep([job for job in missing if job.posterior is None or job.posterior.identity in tried])
+            failed = {one.posterior.identity for one in self.plan.integrations if one.identity in self.failures}
+            tried = frozenset(failed | {job.posterior.identity for job in jobs if job.complete})
+            save_search(self.store, self.plan.identity, tried)
+        self._sweep([job for job in jobs if not job.complete and job.posterior.identity in tried])
 
     def _sweep(self, jobs: list[Job], space: Space | None = None) -> None:
         if not jobs:
             return
         self.start_ray()
         if space is None:
-            self.say(f"Fitting and certifying: {len(jobs)} posteriors and mean classifiers.")
+            self.say(f"Fitting and integrating {len(jobs)} posteriors.")
         else:
-            self.say(f"Searching: {space.asked.samples} times among {len(jobs)} posteriors.")
+            self.say(f"Searching: {space.asked.searcher} tries {space.asked.samples} of {len(jobs)} posteriors.")
         # A search may ask for any of them at any time.
         for some in [jobs] if space is not None else self._batches(jobs):
             self._sweep_some(some, space)
 
     def _batches(self, jobs: list[Job]) -> Iterator[list[Job]]:
-        """Jobs whose priors' (M, G) fit into the object store together; a prior's jobs are not parted."""
+        """Jobs whose digests fit into the object store together; the jobs of one digest stay together."""
         batch: list[Job] = []
         size = 0
-        for key in dict.fromkeys(job.key for job in jobs):
-            needs = self.sources[key].num_bytes
+        for one in dict.fromkeys(job.posterior.digest for job in jobs):
+            needs = sum(part.num_bytes for part in self.sources[one].parts)
             if batch and size + needs > SHARED_BYTES:
                 yield batch
                 batch, size = [], 0
-            batch, size = batch + [job for job in jobs if job.key == key], size + needs
+            batch, size = batch + [job for job in jobs if job.posterior.digest == one], size + needs
         yield batch
 
     def _sweep_some(self, jobs: list[Job], space: Space | None) -> None:
-        resources, shared = self.plan.suite.resources.cells, self.shared(jobs)
-        for failure in sweep(jobs, shared, self.store, resources, self.console, space):
+        resources = self.plan.suite.resources.posteriors
+        for failure in sweep(jobs, self.shared(jobs), self.store, resources, self.console, space):
             job = jobs[failure.job]
-            for cell in job.cells:
-                path = cell_path(self.store, cell.identity)
-                if if_valid(lambda path, job=job: load_cell(path, job.source), path, self.say) is None:  # type: ignore[misc]
-                    self.failures[cell.identity] = failure.message
+            for planned in job.integrations:
+                if not integration_path(self.store, planned.identity).exists():
+                    self.failures[planned.identity] = failure.message
             if job.convergence is not None and not convergence_path(self.store, job.convergence[0]).exists():
                 self.troubles.append(f"A convergence run failed ({failure.message}).")

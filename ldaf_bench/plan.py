@@ -1,4 +1,4 @@
-"""The plan: a suite expanded into priors, posteriors and cells, with names, seeds and the confidence budget.
+"""The plan: a suite expanded into networks, posteriors and integrations, with names, seeds and the confidence budget.
 
 Made before anything runs and from the suite alone, so that nothing that is seen later can change what is paid for.
 """
@@ -6,6 +6,7 @@ Made before anything runs and from the suite alone, so that nothing that is seen
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -14,75 +15,106 @@ from typing import Any
 from ldaf_bench.artifacts import fingerprint
 from ldaf_bench.data.dataset import Summary
 from ldaf_bench.data.splits import Splits
-from ldaf_bench.methods.config import PriorConfig, SplitConfig
-from ldaf_bench.methods.store import prior_id
-from ldaf_bench.suite import Suite, SuiteError, check_num_cells, check_sizes
-from ldaf_bench.theory.bounds import FIXED_CLASSIFIER
-from ldaf_bench.theory.integrate import CERTIFYING
+from ldaf_bench.methods import METHODS
+from ldaf_bench.methods.method import FitSpec, Method
+from ldaf_bench.models.network import NetworkConfig, SplitConfig
+from ldaf_bench.sections import Section, Spec
+from ldaf_bench.store.networks import network_id
+from ldaf_bench.suite import Suite, SuiteError, check_sizes
+from ldaf_bench.theory.bounds import Bound, Classifier
+from ldaf_bench.theory.certificate import Budget
+from ldaf_bench.theory.integrate import INTEGRATORS
 
-FORMAT = 2
-"""To be raised whenever the code computes other numbers for the same cell."""
-DETERMINISTIC = frozenset({"bonferroni"})
-"""Integrators without chance: they cost no δ′, and know no number of points."""
+FORMAT = 3
+"""To be raised whenever the code computes other numbers for the same posterior or integration."""
 
 
 @dataclass(frozen=True)
-class PlannedPrior:
+class PlannedNetwork:
     """A network to train."""
 
     identity: str
-    config: PriorConfig
+    config: NetworkConfig
     splits: Splits
 
 
 @dataclass(frozen=True)
-class PlannedPosterior:
-    """A covariance to start from and to fit, on one prior's pushforward."""
+class DigestOf:
+    """A method's digest of one network: what its classifiers rest on."""
 
-    prior: str
-    tolerance: float | None
-    covariance: str
-    scale: float
-    seed: int
-    """The prior's seed: its covariance is drawn by it."""
-    objective: str
-    num_points: int
-    optimizer: str
-    learning_rate: float | None
-    epochs: int
-    max_alternations: int
-    batch_size: int
-    rise: float
-    epsilon: float
-    """ε of the bound that the fit minimizes; any value is valid, the first of the suite is taken."""
+    network: str
+    method: str
+    spec: str
+    """The digest's axes, as JSON with sorted keys."""
+
+    @property
+    def entry(self) -> Method:
+        """The method itself."""
+        return METHODS[self.method]
+
+    @property
+    def digest_spec(self) -> Spec:
+        """The digest's axes as a value."""
+        return self.entry.digest_axes(**json.loads(self.spec))
 
     @cached_property
-    def identity(self) -> str:
-        """Its name."""
-        return fingerprint({"format": FORMAT, **asdict(self)})
+    def mean(self) -> str:
+        """The name of its mean classifier."""
+        return fingerprint({"format": FORMAT, "mean": asdict(self)})
 
 
 @dataclass(frozen=True)
-class PlannedCell:
-    """One risk to integrate, and the bounds to evaluate on it."""
+class PlannedPosterior:
+    """A prior, and the posterior that is fitted from it; or the prior itself."""
 
-    prior: str
-    posterior: PlannedPosterior | None
-    """None: the mean classifier, which no integration is needed for."""
-    integrator: str
-    num_points: int
-    bounds: tuple[str, ...]
-    epsilons: tuple[float, ...]
-    delta: float
-    num_priors: int
-    """K: what a bound's ε is divided by."""
-    num_integrations: int
-    """What δ′ is divided by."""
+    digest: DigestOf
+    prior: Spec
+    fit: FitSpec
+    seed: int
+    """The network's seed; everything that is drawn for the posterior is drawn by it."""
+
+    @cached_property
+    def determines(self) -> dict[str, Any]:
+        """All that determines it, without what has no effect."""
+        return {**asdict(self.digest), "prior": self.prior.used(), "fit": self.fit.used(), "seed": self.seed}
 
     @cached_property
     def identity(self) -> str:
         """Its name."""
-        return fingerprint({"format": FORMAT, **asdict(self)})
+        return fingerprint({"format": FORMAT, **self.determines})
+
+    @cached_property
+    def prior_identity(self) -> str:
+        """The name of its prior: posteriors of one prior share the events of PAC-Bayes bounds."""
+        return fingerprint({name: value for name, value in self.determines.items() if name != "fit"})
+
+    @property
+    def classifier(self) -> Classifier:
+        """What bounds are told that it is."""
+        return "posterior" if self.fit.fitted else "prior"
+
+    @property
+    def axes(self) -> dict[str, Any]:
+        """Its axes and their values; those without effect are null."""
+        digest = self.digest.digest_spec
+        every = [name for spec in (digest, self.prior, self.fit) for name in type(spec).model_fields]
+        return {**dict.fromkeys(every), **digest.used(), **self.prior.used(), **self.fit.used()}
+
+
+@dataclass(frozen=True)
+class PlannedIntegration:
+    """One risk to integrate. It knows no bound and no confidence."""
+
+    posterior: PlannedPosterior
+    integrator: str
+    num_points: int
+    """0 for an integrator that uses none."""
+
+    @cached_property
+    def identity(self) -> str:
+        """Its name."""
+        asked = {"integrator": self.integrator, "num_points": self.num_points}
+        return fingerprint({"format": FORMAT, "posterior": self.posterior.identity, **asked})
 
 
 @dataclass(frozen=True)
@@ -91,50 +123,90 @@ class Plan:
 
     suite: Suite
     summary: Summary
-    priors: tuple[PlannedPrior, ...]
+    networks: tuple[PlannedNetwork, ...]
+    digests: tuple[DigestOf, ...]
     posteriors: tuple[PlannedPosterior, ...]
-    cells: tuple[PlannedCell, ...]
-
-    def cells_of(self, posterior: PlannedPosterior | None, prior: str) -> tuple[PlannedCell, ...]:
-        """The cells of one posterior, or of a prior's mean classifier."""
-        return tuple(self._by_owner.get((posterior, prior), ()))
+    integrations: tuple[PlannedIntegration, ...]
 
     @cached_property
-    def _by_owner(self) -> dict[tuple[PlannedPosterior | None, str], list[PlannedCell]]:
-        found: dict[tuple[PlannedPosterior | None, str], list[PlannedCell]] = {}
-        for cell in self.cells:
-            found.setdefault((cell.posterior, cell.prior), []).append(cell)
-        return found
+    def network(self) -> Mapping[str, PlannedNetwork]:
+        """Networks by their names."""
+        return {network.identity: network for network in self.networks}
+
+    @cached_property
+    def of_posterior(self) -> Mapping[str, tuple[PlannedIntegration, ...]]:
+        """The integrations of each posterior, by its name."""
+        found: dict[str, list[PlannedIntegration]] = {}
+        for integration in self.integrations:
+            found.setdefault(integration.posterior.identity, []).append(integration)
+        return {name: tuple(some) for name, some in found.items()}
+
+    @cached_property
+    def means(self) -> tuple[DigestOf, ...]:
+        """The mean classifiers that bounds are asked for: one for each method and network, by its first digest."""
+        if not self.bounds("mean"):
+            return ()
+        first: dict[tuple[str, str], DigestOf] = {}
+        for digest in self.digests:
+            if digest.entry.logits is not None:
+                first.setdefault((digest.network, digest.method), digest)
+        return tuple(first.values())
+
+    def bounds(self, classifier: Classifier) -> tuple[Bound, ...]:
+        """The suite's bounds for such a classifier."""
+        return self.suite.certificates.bounds_about(classifier)
+
+    def budgets(self, classifier: Classifier) -> tuple[Budget, ...]:
+        """One budget for each ε.
+
+        Mean classifiers and stochastic ones are two choices apart, and each may spend all of ε. Within each, an event
+        counts once for every prior (or fixed classifier) that it is about.
+        """
+        asked = self.suite.certificates
+        events, integrations = self._price["mean" if classifier == "mean" else "stochastic"]
+        return tuple(Budget(epsilon, asked.delta, events, integrations) for epsilon in asked.epsilon)
+
+    @cached_property
+    def _price(self) -> Mapping[str, tuple[int, int]]:
+        """K and J of mean and of stochastic classifiers."""
+        if self.suite.certificates.report != "best":
+            return {"mean": (1, 1), "stochastic": (1, 1)}
+        mean = {(bound.event, digest) for bound in self.bounds("mean") for digest in self.means}
+        stochastic = {
+            (bound.event, posterior.prior_identity)
+            for posterior in self.posteriors
+            for bound in self.bounds(posterior.classifier)
+        }
+        by_chance = sum(INTEGRATORS[integration.integrator].costs_delta for integration in self.integrations)
+        return {"mean": (max(1, len(mean)), 1), "stochastic": (max(1, len(stochastic)), max(1, by_chance))}
 
     @cached_property
     def identity(self) -> str:
         """A name for all that the plan asks for and pays for, wherever it runs."""
-        search = None if self.suite.search is None else self.suite.search.model_dump(mode="json")
-        cells = [cell.identity for cell in self.cells]
-        return fingerprint({"suite": self.suite.suite, "cells": cells, "search": search})
+        asked = self.suite.model_dump(mode="json", include={"suite", "certificates", "search"})
+        names = [integration.identity for integration in self.integrations]
+        return fingerprint({**asked, "integrations": names, "means": [digest.mean for digest in self.means]})
 
-    def posterior_axes(self) -> dict[str, tuple[Any, ...]]:
-        """The axes whose grid the posteriors are."""
-        return _posterior_axes(self.suite, self.priors)
-
-    def posterior_at(self, point: Mapping[str, Any]) -> PlannedPosterior:
-        """The posterior at a point of these axes."""
-        return _posterior_at(self.suite, {prior.identity: prior.config.seed for prior in self.priors}, point)
+    def convergence_of(self, posterior: PlannedPosterior) -> str | None:
+        """The name of its convergence run; the first posterior of each network of the first seed has one."""
+        asked = self.suite.convergence
+        if asked is None or posterior.seed != self.suite.networks.seed[0]:
+            return None
+        if posterior != next(other for other in self.posteriors if other.digest.network == posterior.digest.network):
+            return None
+        return fingerprint({"posterior": posterior.identity, **asked.model_dump(mode="json")})
 
     def describe(self) -> dict[str, Any]:
-        """For a JSON file: the suite as it was understood, and the budget."""
-        paid = {(cell.num_priors, cell.num_integrations) for cell in self.cells if cell.posterior is not None}
+        """For a JSON file: the suite as it was understood, what it asks for, and the budget."""
+        asked = self.suite.certificates
+        paid = {kind: {"num_events": k, "num_integrations": j} for kind, (k, j) in self._price.items()}
         return {
             "suite": self.suite.model_dump(mode="json"),
             "dataset": {**asdict(self.summary), "shape": list(self.summary.shape)},
-            "priors": {prior.identity: prior.config.model_dump(mode="json") for prior in self.priors},
-            "num_posteriors": len(self.posteriors),
-            "cells": [cell.identity for cell in self.cells],
-            "budget": {
-                "epsilon": list(self.suite.certificates.epsilon),
-                "delta": self.suite.certificates.delta,
-                "paid": [{"num_priors": k, "num_integrations": n} for k, n in sorted(paid)],
-            },
+            "networks": {network.identity: network.config.model_dump(mode="json") for network in self.networks},
+            "posteriors": [posterior.identity for posterior in self.posteriors],
+            "integrations": [integration.identity for integration in self.integrations],
+            "budget": {"epsilon": list(asked.epsilon), "delta": asked.delta, "paid": paid},
         }
 
 
@@ -142,114 +214,67 @@ def make_plan(suite: Suite, summary: Summary) -> Plan:
     """Expand a suite; a `SuiteError` for what cannot be."""
     if suite.data.dataset != summary.name:
         raise SuiteError(f"The suite is about {suite.data.dataset}, not about {summary.name}.")
-    check_num_cells(suite)
     check_sizes(suite, summary.num_classes)
-    priors = tuple(_priors(suite, summary))
-    posteriors = tuple(_posteriors(suite, priors))
-    cells = tuple(_cells(suite, priors, posteriors))
-    if suite.search is not None and not posteriors:
-        raise SuiteError("There are no posteriors to search: priors.method needs ldaf.")
-    if not cells:
-        raise SuiteError("The suite has no cells: certificates.bound needs a bound that fits the methods.")
-    return Plan(suite, summary, priors, posteriors, cells)
+    networks: dict[str, PlannedNetwork] = {}
+    digests: dict[DigestOf, None] = {}
+    posteriors: dict[str, PlannedPosterior] = {}
+    for name, section in suite.methods.items():
+        for network in _networks(suite, summary, METHODS[name], section):
+            # Methods with the same head share the network.
+            networks.setdefault(network.identity, network)
+            for digest in _digests(network, METHODS[name], section):
+                digests.setdefault(digest)
+                for posterior in _posteriors(digest, network, METHODS[name], section):
+                    posteriors.setdefault(posterior.identity, posterior)
+    integrations = tuple(_integrations(suite, posteriors.values()))
+    return Plan(
+        suite, summary, tuple(networks.values()), tuple(digests), tuple(posteriors.values()), integrations
+    )  # fmt: skip
 
 
-def _priors(suite: Suite, summary: Summary) -> Iterator[PlannedPrior]:
-    data, asked = suite.data, suite.priors
-    found: set[str] = set()
-    for certificate, method, backbone, flow, num_nodes, horizon, seed in itertools.product(
-        data.certificate, asked.method, asked.backbone, asked.flow, asked.num_nodes, asked.horizon, asked.seed
-    ):
-        config = PriorConfig(
+def grid(spec: type[Spec], section: Section) -> Iterator[Any]:
+    """All points of a spec's axes; those that differ only in what has no effect come once."""
+    axes = [getattr(section, name) for name in spec.model_fields]
+    points = (spec(**dict(zip(spec.model_fields, values, strict=True))) for values in itertools.product(*axes))
+    yield from {json.dumps(point.used(), sort_keys=True): point for point in points}.values()
+
+
+def _networks(suite: Suite, summary: Summary, method: Method, section: Section) -> Iterator[PlannedNetwork]:
+    data, asked = suite.data, suite.networks
+    heads = list(grid(method.head, section))
+    for certificate, backbone, head, seed in itertools.product(data.certificate, asked.backbone, heads, asked.seed):
+        config = NetworkConfig(
             dataset=data.dataset,
             split=SplitConfig(seed=data.split_seed, certificate=certificate, test=data.test),
-            method=method,
             backbone=backbone,
-            flow=flow,
-            num_nodes=num_nodes,
-            horizon=horizon,
+            head=head,
             recipe=asked.recipe,
             seed=seed,
         )
         splits = config.splits(summary)
-        identity = prior_id(config, splits.hash("prior"))
-        # The baseline is one and the same whatever flow it does not use.
-        if identity not in found:
-            found.add(identity)
-            yield PlannedPrior(identity, config, splits)
+        yield PlannedNetwork(network_id(config, splits.hash("prior")), config, splits)
 
 
-def _posteriors(suite: Suite, priors: tuple[PlannedPrior, ...]) -> Iterator[PlannedPosterior]:
-    axes = _posterior_axes(suite, priors)
-    seeds = {prior.identity: prior.config.seed for prior in priors}
-    points = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
-    # What is not fitted is one and the same however it is not fitted, and `scaled` whatever it does not start from.
-    yield from dict.fromkeys(_posterior_at(suite, seeds, point) for point in points)
+def _digests(network: PlannedNetwork, method: Method, section: Section) -> Iterator[DigestOf]:
+    for spec in grid(method.digest_axes, section):
+        yield DigestOf(network.identity, method.name, json.dumps(spec.used(), sort_keys=True))
 
 
-def _posterior_axes(suite: Suite, priors: tuple[PlannedPrior, ...]) -> dict[str, tuple[Any, ...]]:
-    asked = suite.posteriors
-    return {
-        "prior": tuple(prior.identity for prior in priors if prior.config.method == "ldaf"),
-        "tolerance": suite.pushforwards.tolerance,
-        "covariance": asked.covariance,
-        "scale": asked.scale,
-        "objective": asked.objective,
-        "num_points": asked.num_points,
-        "optimizer": asked.optimizer,
-    }
+def _posteriors(
+    digest: DigestOf, network: PlannedNetwork, method: Method, section: Section
+) -> Iterator[PlannedPosterior]:
+    if method.prior is None:
+        return
+    for prior, fit in itertools.product(grid(method.prior_axes, section), grid(method.fit_axes, section)):
+        yield PlannedPosterior(digest, prior, fit, network.config.seed)
 
 
-def _posterior_at(suite: Suite, seeds: Mapping[str, int], point: Mapping[str, Any]) -> PlannedPosterior:
-    asked = suite.posteriors
-    fitted = point["objective"] != "prior"
-    return PlannedPosterior(
-        prior=point["prior"],
-        tolerance=point["tolerance"],
-        covariance=point["covariance"],
-        # `scaled` looks for its scale around this one.
-        scale=1.0 if point["covariance"] == "scaled" else point["scale"],
-        seed=seeds[point["prior"]],
-        objective=point["objective"],
-        # What is not fitted has no points to be fitted with.
-        num_points=point["num_points"] if fitted else 0,
-        optimizer=point["optimizer"] if fitted else "",
-        learning_rate=asked.learning_rate if fitted else None,
-        epochs=asked.epochs if fitted else 0,
-        max_alternations=asked.max_alternations if fitted else 0,
-        batch_size=asked.batch_size if fitted else 0,
-        rise=asked.rise if point["covariance"] == "scaled" else 0.0,
-        epsilon=suite.certificates.epsilon[0],
-    )
-
-
-def _cells(
-    suite: Suite, priors: tuple[PlannedPrior, ...], posteriors: tuple[PlannedPosterior, ...]
-) -> Iterator[PlannedCell]:
-    asked = suite.certificates
-    fixed = tuple(bound for bound in asked.bound if bound in FIXED_CLASSIFIER)
-    stochastic = tuple(bound for bound in asked.bound if bound not in FIXED_CLASSIFIER)
-    integrations = [
-        (integrator, num_points)
-        for integrator in suite.risks.integrator
-        for num_points in ((0,) if integrator in DETERMINISTIC else suite.risks.num_points)
-    ]
-    best = asked.report == "best"
-    starts = {(p.prior, p.tolerance, p.covariance, p.scale) for p in posteriors}
-    # `catoni` rests on an event of its own; all other bounds of one prior follow from that of `kl_exact`.
-    families = len({bound == "catoni" for bound in stochastic})
-    chances = [pair for pair in integrations if pair[0] in CERTIFYING and pair[0] not in DETERMINISTIC]
-    num_priors = max(1, len(starts) * families) if best else 1
-    num_integrations = max(1, len(posteriors) * len(chances)) if best else 1
-    if fixed:
-        for prior in priors:
-            # Clopper–Pearson is never above Chernoff, so that these two count once.
-            yield PlannedCell(
-                prior.identity, None, "", 0, fixed, asked.epsilon, asked.delta, len(priors) if best else 1, 1
-            )
-    if stochastic:
-        for posterior, (integrator, num_points) in itertools.product(posteriors, integrations):
-            yield PlannedCell(
-                posterior.prior, posterior, integrator, num_points, stochastic, asked.epsilon, asked.delta,
-                num_priors, num_integrations,
-            )  # fmt: skip
+def _integrations(suite: Suite, posteriors: Any) -> Iterator[PlannedIntegration]:
+    for posterior in posteriors:
+        if not suite.certificates.bounds_about(posterior.classifier):
+            continue
+        for name in suite.risks.integrator:
+            entry = INTEGRATORS[name]
+            if entry.needs in posterior.digest.entry.offers:
+                for num_points in suite.risks.num_points if entry.least_points else (0,):
+                    yield PlannedIntegration(posterior, name, num_points)

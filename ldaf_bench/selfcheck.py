@@ -25,7 +25,8 @@ from rich.table import Table
 from torch import Tensor
 
 from ldaf_bench.theory.gaussian import DiagonalRankOne, kl_divergence
-from ldaf_bench.theory.integrate import evaluate, problem
+from ldaf_bench.theory.integrate import evaluate
+from ldaf_bench.theory.logits import problem
 from ldaf_bench.theory.pushforward import class_factor, logit_factor, push
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}

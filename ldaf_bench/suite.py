@@ -1,82 +1,49 @@
 """The suite: a YAML file as a frozen value. Validation, and nothing else.
 
-Every axis is one value or a list; the plan is their grid.
+Every axis is one value or a list. The plan is the union of the methods' grids.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    SerializeAsAny,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError
 from torch.quasirandom import SobolEngine
 
 from ldaf_bench.data.datasets import DATASETS
 from ldaf_bench.methods import METHODS
-from ldaf_bench.methods.recipe import Recipe, recipe_from
-from ldaf_bench.methods.yaml_file import Axis, EntryOf, FileError, explain, read_yaml
 from ldaf_bench.models.backbones import BACKBONES
+from ldaf_bench.models.recipe import Recipe, recipe_from
 from ldaf_bench.resources import Resources
-from ldaf_bench.theory.bounds import BOUNDS
-from ldaf_bench.theory.covariances import COVARIANCES
-from ldaf_bench.theory.flows import FLOWS
+from ldaf_bench.sections import Axis, Count, EntryOf, Fraction, Section, Whole
+from ldaf_bench.theory.bounds import BOUNDS, Bound, Classifier
 from ldaf_bench.theory.integrate import INTEGRATORS
-from ldaf_bench.theory.posterior import OPTIMIZERS
+from ldaf_bench.yaml_file import FileError, explain, keys_of, read_yaml
 
-MOST_CELLS = 100_000
+MOST_INTEGRATIONS = 100_000
 """More than this is a slip of the pen."""
-SOBOL = frozenset({"qmc", "rqmc", "conditional"})
-"""Integrators that use Sobol points."""
-SCRAMBLES = 8
-"""Of `rqmc`, each of which has a power of 2 of the points."""
 MOST_SOBOL_POINTS: int = 2**SobolEngine.MAXBIT
-LARGEST_DENSE = 5000
-"""n(c − 1) of a dense covariance: its factor takes 0.2 GB then, and as much for every copy that fitting needs."""
 
-
-class SuiteError(Exception):
-    """The suite file is wrong; the message is one sentence with the place in the file."""
-
-
-Count = Annotated[int, Field(ge=1, strict=True)]
-Whole = Annotated[int, Field(ge=0, le=2**62, strict=True)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
-Fraction = Annotated[float, Field(gt=0, lt=1, strict=True)]
 DatasetName = Annotated[str, EntryOf("dataset", DATASETS)]
-MethodName = Annotated[str, EntryOf("method", METHODS)]
 BackboneName = Annotated[str, EntryOf("backbone", BACKBONES)]
-FlowName = Annotated[str, EntryOf("flow", FLOWS)]
-CovarianceName = Annotated[str, EntryOf("covariance", COVARIANCES)]
-OptimizerName = Annotated[str, EntryOf("optimizer", OPTIMIZERS)]
 IntegratorName = Annotated[str, EntryOf("integrator", INTEGRATORS)]
 BoundName = Annotated[str, EntryOf("bound", BOUNDS)]
 
 
-class Section(BaseModel):
-    """Frozen, strict about its keys, and without repetitions in its axes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    @model_validator(mode="after")
-    def _axes_do_not_repeat(self) -> Self:
-        for name in type(self).model_fields:
-            value = getattr(self, name)
-            if isinstance(value, tuple) and len(set(value)) < len(value):
-                raise ValueError(f"{name} lists a value twice")
-        return self
-
-
-def _require_sobol(counts: tuple[int, ...], integrators: Collection[str] = ()) -> None:
-    least = SCRAMBLES if "rqmc" in integrators else 1
-    for count in counts:
-        if count & (count - 1):
-            raise ValueError(f"num_points must be powers of 2, as Sobol points are used; {count} is none")
-        if count < least:
-            raise ValueError(f"num_points must be at least {least} for rqmc, one for every scramble; {count} is less")
-        if count > MOST_SOBOL_POINTS:
-            raise ValueError(f"num_points may be at most 2^30, as Sobol sequences end there; {count} is more")
+class SuiteError(Exception):
+    """The suite file is wrong; the message is one sentence with the place in the file."""
 
 
 class Data(Section):
@@ -84,83 +51,58 @@ class Data(Section):
 
     dataset: DatasetName
     split_seed: Whole = 0
+    """Seed of the split."""
     certificate: Axis[Fraction] = (0.2,)
-    """Fraction of the points outside the test part that certify; all others train priors."""
+    """Fraction of the points outside the test part that certify; all others train networks."""
     test: Fraction = 0.2
     """Fraction of all points that test, for data without a test set of their own."""
 
 
-class Priors(Section):
-    """The networks to train."""
+class Networks(Section):
+    """The networks to train. Heads are the methods' own; methods with the same head share networks."""
 
-    method: Axis[MethodName] = ("ldaf",)
     backbone: Axis[BackboneName]
-    flow: Axis[FlowName] = ("daf",)
-    num_nodes: Axis[Annotated[int, Field(ge=1, le=10_000, strict=True)]] = (50,)
-    """n."""
-    horizon: Axis[Positive] = (1.0,)
-    """T."""
     recipe: Annotated[Recipe, BeforeValidator(recipe_from)]
     """One of RECIPES by name, or `base` and what differs."""
     seed: Axis[Whole] = (0,)
+    """Seed of weights, order and augmentation, and of everything drawn for the network's posteriors."""
 
 
-class Pushforwards(Section):
-    """How exactly the flow is integrated."""
-
-    tolerance: Axis[Fraction | None] = (None,)
-    """Of the Krylov spaces; none: the precision's own."""
-
-
-class Posteriors(Section):
-    """Where the covariance starts, and how it is fitted."""
-
-    covariance: Axis[CovarianceName] = ("code",)
-    scale: Axis[Positive] = (0.1,)
-    """σ. The covariance `scaled` finds its own, for which `rise` counts: it is planned once, whatever the scales."""
-    objective: Axis[Literal["lambda", "prior"]] = ("lambda",)
-    """`lambda`: the λ-bound with the cross-entropy; `prior`: the posterior is the prior."""
-    num_points: Axis[Count] = (1024,)
-    """Sobol points of the cross-entropy in training, powers of 2."""
-    optimizer: Axis[OptimizerName] = ("adam",)
-    learning_rate: Positive | None = None
-    epochs: Count = 5
-    """Passes over the certificate part in one alternation."""
-    max_alternations: Count = 20
-    batch_size: Count = 256
-    rise: Positive = 0.005
-    """For the covariance `scaled`: by how much the Gibbs risk on prior data may exceed the mean classifier's error."""
-
-    @model_validator(mode="after")
-    def _powers(self) -> Self:
-        _require_sobol(self.num_points)
-        return self
+def _check_points(integrators: Sequence[str], counts: Sequence[int]) -> None:
+    """Numbers of points that these integrators can use, or a `ValueError`."""
+    for entry in (INTEGRATORS[name] for name in integrators):
+        for count in counts:
+            if count < entry.least_points:
+                raise ValueError(f"num_points must be at least {entry.least_points} for {entry.name}; got {count}")
+            if entry.sobol and (count & (count - 1) or count > MOST_SOBOL_POINTS):
+                raise ValueError(
+                    f"num_points must be powers of 2, at most 2^30 (Sobol points of {entry.name}); got {count}"
+                )
 
 
 class Risks(Section):
     """How the expected empirical risk is integrated."""
 
-    integrator: Axis[IntegratorName] = ("mc",)
+    integrator: Axis[IntegratorName] = (next(iter(INTEGRATORS)),)
     num_points: Axis[Count] = (1024,)
-    """q: points per datum; powers of 2 if an integrator uses Sobol points, at least 8 for `rqmc`."""
+    """q: points per datum; powers of 2 if an integrator uses Sobol points."""
 
     @model_validator(mode="after")
-    def _powers(self) -> Self:
-        if SOBOL & set(self.integrator):
-            _require_sobol(self.num_points, self.integrator)
+    def _points_fit(self) -> Self:
+        _check_points(self.integrator, self.num_points)
         return self
 
 
 class Certificates(Section):
     """Which bounds, at which confidence."""
 
-    bound: Axis[BoundName] = ("kl",)
+    bound: Axis[BoundName] = (next(iter(BOUNDS)),)
     epsilon: Axis[Fraction] = (0.01,)
-    """ε, of the bounds; each value is a statement of its own."""
+    """ε of the bounds; each value is a statement of its own."""
     delta: Fraction = 0.01
-    """δ′, of the integrations."""
+    """δ′ of the integrations."""
     report: Literal["all", "best"] = "all"
-    """`best`: the best of all may be reported, and every one pays for the choice. `all`: mean and spread, no choice."""
+    """`best`: the best result may be reported, and all pay for the choice. `all`: nothing is selected."""
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
@@ -169,11 +111,17 @@ class Certificates(Section):
                 raise ValueError(f"epsilon {epsilon:g} and delta {self.delta:g} add up to 1 or more")
         return self
 
+    def bounds_about(self, classifier: Classifier) -> tuple[Bound, ...]:
+        """The bounds that may be used for such a classifier."""
+        return tuple(BOUNDS[name] for name in self.bound if classifier in BOUNDS[name].about)
+
 
 class Convergence(Section):
     """The paper's figure: how fast the integrators converge."""
 
-    integrator: Axis[IntegratorName] = ("mc", "qmc", "rqmc", "conditional")
+    integrator: Axis[IntegratorName] = tuple(
+        name for name, entry in INTEGRATORS.items() if entry.least_points and entry.needs == "gaussian"
+    )
     num_points: Axis[Count] = (16, 64, 256, 1024)
     repeats: Annotated[int, Field(ge=2, le=1000, strict=True)] = 8
     """Seeds over which the error is averaged."""
@@ -182,15 +130,15 @@ class Convergence(Section):
 
     @model_validator(mode="after")
     def _converge(self) -> Self:
-        for name, why in (("forward_mc", "needs the network"), ("bonferroni", "knows no points")):
-            if name in self.integrator:
-                raise ValueError(f"integrator: {name} {why}; leave it out here, and name it in risks")
-        _require_sobol(self.num_points, self.integrator)
+        for name in self.integrator:
+            if not INTEGRATORS[name].least_points:
+                raise ValueError(f"integrator: {name} uses no points, so it does not converge; leave it out here")
+        _check_points(self.integrator, self.num_points)
         return self
 
 
-class CellResources(Section):
-    """What one process of the sweep gets. Posteriors and certificates run on CPU cores, also where there are GPUs."""
+class PosteriorResources(Section):
+    """What one process of the sweep gets. Fits and integrations run on CPU cores, also where there are GPUs."""
 
     cpus: Count = 1
     at_once: Whole = 0
@@ -201,18 +149,68 @@ class AllResources(Section):
     """Where each stage runs."""
 
     train: Resources = Resources()
-    push: Resources = Resources()
-    cells: CellResources = CellResources()
+    digest: Resources = Resources()
+    posteriors: PosteriorResources = PosteriorResources()
 
 
 class Search(Section):
-    """Instead of all posteriors: some, found by one of Ray Tune's searchers; all of them are paid for."""
+    """Instead of all posteriors: some, found by one of Ray Tune's searchers. The budget covers all of them."""
 
     searcher: Literal["random", "optuna"] = "optuna"
     scheduler: Literal["none", "asha"] = "none"
-    """`asha`: fits whose bound falls behind others' are stopped early."""
+    """`asha`: fits whose objective falls behind others' are stopped early."""
     samples: Annotated[int, Field(ge=1, le=10_000, strict=True)]
     """How often the searcher is asked; what it asks for twice is computed once."""
+
+
+def _methods_from(value: Any) -> Any:
+    """Each method's section, validated by the method itself; mistakes keep their place in the file."""
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError(f"list at least one method with its axes, like {next(iter(METHODS))}: {{}}")
+    sections, mistakes = {}, []
+    for name, content in value.items():
+        if name not in METHODS:
+            near = difflib.get_close_matches(str(name), METHODS, 1, 0.4)
+            hint = f"did you mean {near[0]}?" if near else f"the methods are {', '.join(METHODS)}"
+            known = PydanticCustomError("value_error", "there is no such method; {hint}", {"hint": hint})
+            mistakes.append(InitErrorDetails(type=known, loc=(str(name),), input=None))
+            continue
+        if isinstance(content, Section):
+            content = content.model_dump()
+        try:
+            sections[name] = METHODS[name].axes.model_validate({} if content is None else content)
+            # The specs check what concerns several fields, or more than a type can say.
+            for spec, point in points_of(METHODS[name].specs, sections[name]):
+                spec(**point)
+        except ValidationError as error:
+            for line in error.errors(include_url=False):
+                kind = line["type"]
+                known = PydanticCustomError(kind, "{said}", {"said": line["msg"]})
+                mistakes.append(InitErrorDetails(type=known, loc=(name, *line["loc"]), input=line["input"]))
+    if mistakes:
+        raise ValidationError.from_exception_data("methods", mistakes)
+    return sections
+
+
+def points_of(specs: Sequence[Any], section: Section) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Each axis at each of its values, all others at their first: enough to have every value checked."""
+    for spec in specs:
+        axes = {name: getattr(section, name) for name in spec.model_fields}
+        first = {name: values[0] for name, values in axes.items()}
+        for name, values in axes.items():
+            for value in values:
+                yield spec, {**first, name: value}
+
+
+class _MethodSections:
+    """The JSON Schema of `methods`: one optional section per entry of METHODS."""
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        sections = {}
+        for name, method in METHODS.items():
+            section = handler(method.axes.__pydantic_core_schema__)
+            sections[name] = {"anyOf": [section, {"type": "null"}]}
+        return {"type": "object", "properties": sections, "additionalProperties": False, "minProperties": 1}
 
 
 class Suite(Section):
@@ -222,9 +220,8 @@ class Suite(Section):
     """Its name: small letters, digits, - and _; the results' folder is called so."""
     about: Annotated[str, Field(max_length=2000)] = ""
     data: Data
-    priors: Priors
-    pushforwards: Pushforwards = Pushforwards()
-    posteriors: Posteriors = Posteriors()
+    networks: Networks
+    methods: Annotated[dict[str, SerializeAsAny[Section]], BeforeValidator(_methods_from), _MethodSections()]
     risks: Risks = Risks()
     certificates: Certificates = Certificates()
     convergence: Convergence | None = None
@@ -232,14 +229,47 @@ class Suite(Section):
     resources: AllResources = AllResources()
 
     @model_validator(mode="after")
-    def _searches_are_paid_for(self) -> Self:
+    def _fits_together(self) -> Self:
         if self.search is not None and self.certificates.report != "best":
-            raise ValueError(
-                "a search chooses by certificates, which has to be paid for: set certificates.report: best"
-            )
+            raise ValueError("a search selects by certificates, which must be paid for: set certificates.report: best")
         if self.search is not None and self.convergence is not None:
-            raise ValueError("a search may not come by the posteriors that convergence is shown for: leave out one")
+            raise ValueError("a search may not try the posteriors that convergence is shown for: leave out one of them")
+        stochastic = [name for name in self.methods if METHODS[name].prior is not None]
+        if self.search is not None and not stochastic:
+            raise ValueError("there are no posteriors to search: add a method that has some")
+        kinds = self.classifiers()
+        for name in self.certificates.bound:
+            if not kinds & BOUNDS[name].about:
+                about = " or ".join(sorted(BOUNDS[name].about))
+                raise ValueError(f"certificates.bound: {name} is about a {about}, and no method here has one")
+        offered = {need for name in stochastic for need in METHODS[name].offers}
+        for place, section in (("risks", self.risks), ("convergence", self.convergence)):
+            for name in section.integrator if section and stochastic else ():
+                if INTEGRATORS[name].needs not in offered:
+                    needs = INTEGRATORS[name].needs
+                    raise ValueError(f"{place}.integrator: {name} needs {needs}, and no method here offers that")
         return self
+
+    def classifiers(self) -> frozenset[Classifier]:
+        """The kinds of classifiers that its methods make."""
+        kinds: set[Classifier] = set()
+        for name, section in self.methods.items():
+            method = METHODS[name]
+            if method.logits is not None:
+                kinds.add("mean")
+            if method.prior is not None:
+                fitted = {method.fit_axes(objective=value).fitted for value in section.objective}  # type: ignore[attr-defined]
+                kinds |= {"posterior" if one else "prior" for one in fitted}
+        return frozenset(kinds)
+
+
+def keys_at(place: Sequence[str]) -> list[str]:
+    """The keys that are valid at a place in a suite file."""
+    if list(place) == ["methods"]:
+        return list(METHODS)
+    if len(place) == 2 and place[0] == "methods" and place[1] in METHODS:
+        return list(METHODS[place[1]].axes.model_fields)
+    return keys_of(Suite, place)
 
 
 def read_suite(path: Path) -> Suite:
@@ -249,57 +279,47 @@ def read_suite(path: Path) -> Suite:
     except FileError as error:
         raise SuiteError(str(error)) from error
     except ValidationError as error:
-        raise SuiteError(f"{path}, {explain(error, Suite)}") from error
+        raise SuiteError(f"{path}, {explain(error, keys_at)}") from error
 
 
-def num_cells_at_most(suite: Suite) -> int:
-    """An upper bound of the number of cells, without planning them."""
-    lengths = {place: len(axis) for place, axis in _axes(suite)}
-
-    def product(*sections: str) -> int:
-        return math.prod(length for place, length in lengths.items() if place.split(".")[0] in sections)
-
-    integrated = product("data", "priors", "pushforwards", "posteriors", "risks")
-    return integrated + product("data", "priors")
+def num_integrations_at_most(suite: Suite) -> int:
+    """An upper bound of the number of integrations, without planning them."""
+    shared = math.prod(len(axis) for place, axis in axes(suite) if not place.startswith("methods."))
+    own = 0
+    for name in suite.methods:
+        own += math.prod(len(axis) for place, axis in axes(suite) if place.startswith(f"methods.{name}."))
+    return shared * own
 
 
-def check_num_cells(suite: Suite) -> None:
-    """Refuse a grid that is too large, before it is planned."""
-    most = num_cells_at_most(suite)
-    if most > MOST_CELLS:
-        place, axis = max(_axes(suite), key=lambda pair: len(pair[1]))
-        raise SuiteError(
-            f"{place}: the suite's grid has up to {most} cells, more than {MOST_CELLS}; shorten its axes, of which "
-            f"this one is the longest with {len(axis)} values."
-        )
-
-
-def _axes(suite: Suite) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Every axis that cells are planned along, with its place in the file; several bounds and ε share a cell."""
-    for section in ("data", "priors", "pushforwards", "posteriors", "risks"):
-        for name, value in getattr(suite, section):
+def axes(suite: Suite) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Every axis that integrations are planned along, with its place in the file."""
+    sections: dict[str, Section] = {"data": suite.data, "networks": suite.networks, "risks": suite.risks}
+    sections |= {f"methods.{name}": section for name, section in suite.methods.items()}
+    for place, section in sections.items():
+        for name, value in section:
             if isinstance(value, tuple):
-                yield f"{section}.{name}", value
+                yield f"{place}.{name}", value
 
 
 def check_sizes(suite: Suite, num_classes: int) -> None:
-    """Refuse what is too large for data of so many classes; a `SuiteError` with the place in the file."""
-    if "ldaf" not in suite.priors.method:
-        return
-    num_nodes, dimension = max(suite.priors.num_nodes), num_classes - 1
-    if "dense" in suite.posteriors.covariance and num_nodes * dimension > LARGEST_DENSE:
+    """Refuse, before it is planned, what is too large; a `SuiteError` with the place in the file."""
+    most = num_integrations_at_most(suite)
+    if most > MOST_INTEGRATIONS:
+        place, axis = max(axes(suite), key=lambda pair: len(pair[1]))
         raise SuiteError(
-            f"posteriors.covariance: dense needs n(c − 1) of at most {LARGEST_DENSE}, which is {num_nodes} · "
-            f"{dimension} here; leave dense out, or lower priors.num_nodes."
+            f"{place}: the plan would have up to {most} integrations, more than {MOST_INTEGRATIONS}; shorten its axes. "
+            f"This one is the longest, with {len(axis)} values."
         )
-    if dimension <= SobolEngine.MAXDIM:
+    for name, section in suite.methods.items():
+        axis_name, why = METHODS[name].refusal(section, num_classes)
+        if why:
+            raise SuiteError(f"methods.{name}.{axis_name}: {why}.")
+    if num_classes - 1 <= SobolEngine.MAXDIM:
         return
-    sobol = f"Sobol points have at most {SobolEngine.MAXDIM} dimensions, and {num_classes} classes need {dimension}"
-    if "lambda" in suite.posteriors.objective:
-        raise SuiteError(f"posteriors.objective: {sobol}; use the objective prior.")
-    if "scaled" in suite.posteriors.covariance:
-        raise SuiteError(f"posteriors.covariance: {sobol}; leave scaled out.")
-    for place, section in (("risks", suite.risks), ("convergence", suite.convergence)):
-        for integrator in section.integrator if section else ():
-            if integrator in SOBOL:
-                raise SuiteError(f"{place}.integrator: {sobol}; leave {integrator} out.")
+    for place_name, asked in (("risks", suite.risks), ("convergence", suite.convergence)):
+        for integrator in asked.integrator if asked else ():
+            if INTEGRATORS[integrator].sobol:
+                raise SuiteError(
+                    f"{place_name}.integrator: Sobol points have at most {SobolEngine.MAXDIM} dimensions, but "
+                    f"{num_classes} classes need {num_classes - 1}; leave {integrator} out."
+                )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor
 from ldaf_bench.selfcheck import shipped
 from ldaf_bench.theory.flows import initial_parameter
 from ldaf_bench.theory.gaussian import DiagonalRankOne
-from ldaf_bench.theory.integrate import Problem
+from ldaf_bench.theory.integrate import Integrator, Problem
+from ldaf_bench.theory.pushforward import class_factor
 
 SHARED = Path(__file__).parents[2] / "shared" / "fixtures"
 
@@ -50,3 +52,29 @@ def logits_problem(m: int, c: int, seed: int, scale: float = 1.0, dtype: torch.d
     flip = torch.rand(m, generator=rng(seed + 2)) < 0.2
     labels = torch.where(flip, torch.randint(c, (m,), generator=rng(seed + 3)), mean.argmax(-1))
     return Problem(mean.to(dtype), factor.to(dtype), labels)
+
+
+def with_draws(problem: Problem) -> Problem:
+    """The same integrals, which offer drawn logits as well: every integrator can be given them."""
+    mean, factor = problem.gaussian
+    logits_factor = class_factor(factor)
+
+    def draw(part: slice, num_samples: int, generator: torch.Generator) -> Tensor:
+        shape = (len(mean[part]), num_samples, factor.shape[-1])
+        noise = torch.randn(shape, dtype=mean.dtype, generator=generator)
+        return mean[part, None] + noise @ logits_factor[part].mT
+
+    return replace(problem, draw=draw)
+
+
+def points_for(entry: Integrator) -> int:
+    """Points per datum with which an integrator is accurate in a test; from what it says about itself."""
+    if not entry.least_points:
+        return 1
+    wanted = 8192 if entry.sobol else 4096 if entry.needs == "gaussian" else 256
+    return max(wanted, 1 << (entry.least_points - 1).bit_length())
+
+
+def few_points_for(entry: Integrator) -> int:
+    """As few as is worth looking at."""
+    return max(64, 1 << max(0, entry.least_points - 1).bit_length())

@@ -10,14 +10,17 @@ from ldaf_bench.verify.__main__ import main as verify
 SMALL = {
     "suite": "small",
     "data": {"dataset": "digits", "certificate": 0.5},
-    "priors": {
-        "method": ["ldaf", "deterministic"],
-        "backbone": "tinynet",
-        "flow": "sflow",
-        "num_nodes": 4,
-        "recipe": {"base": "tiny", "epochs": 4},
+    "networks": {"backbone": "tinynet", "recipe": {"base": "tiny", "epochs": 4}},
+    "methods": {
+        "ldaf": {
+            "flow": "sflow",
+            "num_nodes": 4,
+            "covariance": ["code", "scaled"],
+            "fit_points": 64,
+            "objective": ["cross_entropy", "unfitted"],
+        },
+        "deterministic": {},
     },
-    "posteriors": {"covariance": ["code", "scaled"], "num_points": 64, "objective": ["lambda", "prior"]},
     "risks": {"integrator": ["mc", "bonferroni", "qmc", "forward_mc"], "num_points": 16},
     "certificates": {
         "bound": ["kl", "kl_exact", "lambda", "quad", "classic", "catoni", "test_set", "chernoff"],
@@ -25,7 +28,7 @@ SMALL = {
         "report": "best",
     },
     "convergence": {"num_points": [8, 32], "repeats": 2, "reference_points": 64},
-    "resources": {"train": {"cpus_per_worker": 1, "checkpoint_seconds": 0.3}, "push": {"cpus_per_worker": 1}},
+    "resources": {"train": {"cpus_per_worker": 1, "checkpoint_seconds": 0.3}, "digest": {"cpus_per_worker": 1}},
 }
 CHANGING = {
     "finished",
@@ -33,7 +36,7 @@ CHANGING = {
     "peak_bytes",
     "seconds",
     "train_seconds",
-    "push_seconds",
+    "digest_seconds",
     "fit_seconds",
     "integrate_seconds",
 }

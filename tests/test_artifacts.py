@@ -9,8 +9,9 @@ import pytest
 from ldaf_bench.artifacts import (
     ArtifactError,
     exclusive,
+    find,
+    find_or_make,
     fingerprint,
-    if_valid,
     read_manifest,
     whole_directory,
     write_manifest,
@@ -153,17 +154,45 @@ def test_what_is_damaged_is_set_aside_to_be_made_again(tmp_path):
 
     said = []
     path = tmp_path / "thing"
-    assert if_valid(load, path, said.append) is None
+    assert find(load, path, said.append) is None
     make(path)
-    assert if_valid(load, path, said.append) == 42
+    assert find(load, path, said.append) == 42
     assert not said
     for number in (1, 2):
         make(path)
         (path / "data").write_bytes(b"x")
-        assert if_valid(load, path, said.append) is None
+        assert find(load, path, said.append) is None
         assert not path.exists()
         assert (tmp_path / f"thing.damaged{number}" / "data").read_bytes() == b"x"
     assert "set aside" in said[1]
+
+
+def test_what_is_there_and_whole_is_not_made_again(tmp_path):
+    made, said = [], []
+
+    def load(path):
+        return read_manifest(path, "about.json", NEEDED)["answer"]
+
+    def make_it():
+        made.append(1)
+        make(tmp_path / "thing")
+
+    def ask():
+        return find_or_make(load, tmp_path / "thing", make_it, said.append)
+
+    assert (ask(), ask(), len(made), said) == (42, 42, 1, [])
+    (tmp_path / "thing" / "data").write_bytes(b"x")
+    assert (ask(), ask(), len(made), len(said)) == (42, 42, 2, 1)
+
+
+def test_files_that_follow_from_the_content_are_checked_as_well(tmp_path):
+    make(tmp_path)
+    assert read_manifest(tmp_path, "about.json", lambda content: {"data"} if content["answer"] == 42 else {})
+    for other in ({"data", "more"}, set(), {"../data"}):
+        with pytest.raises(ArtifactError, match="was changed"):
+            read_manifest(tmp_path, "about.json", lambda content, other=other: other)
+    with pytest.raises(ArtifactError, match="damaged"):
+        read_manifest(tmp_path, "about.json", lambda content: {content["missing"]})
 
 
 def test_a_lock_is_held_by_one_and_free_after_it(tmp_path):

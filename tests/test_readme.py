@@ -1,92 +1,148 @@
 """What the README shows runs, and what it names exists."""
 
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import pandas
 import pytest
 import yaml
 
-from ldaf_bench.data.datasets import DATASETS, summarize
-from ldaf_bench.methods import METHODS
-from ldaf_bench.models.backbones import BACKBONES
+from ldaf_bench.data.datasets import summarize
 from ldaf_bench.plan import make_plan
-from ldaf_bench.prior import PriorFile, read_file
 from ldaf_bench.suite import Suite
 from ldaf_bench.theory.bounds import BOUNDS
 from ldaf_bench.theory.covariances import COVARIANCES
+from ldaf_bench.theory.integrate import INTEGRATORS
 
-README = Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
-MAKEFILE = Path(__file__).parents[1].joinpath("Makefile").read_text(encoding="utf-8")
-CONTINUOUS = Path(__file__).parents[1].joinpath(".ci", "run").read_text(encoding="utf-8")
-
-
-REGISTRIES = {
-    "data.dataset": DATASETS,
-    "priors.backbone": BACKBONES,
-    "certificates.bound": BOUNDS,
-    "priors.method": METHODS,
-}
-"""Where a suite names an entry."""
-
-
-@pytest.fixture
-def registries():
-    """Examples add entries; nobody else should meet them."""
-    before = {place: dict(registry) for place, registry in REGISTRIES.items()}
-    yield before
-    for place, registry in REGISTRIES.items():
-        registry.clear()
-        registry.update(before[place])
-
-
+TOP = Path(__file__).parents[1]
+README = (TOP / "README.md").read_text(encoding="utf-8")
+MAKEFILE = (TOP / "Makefile").read_text(encoding="utf-8")
+CONTINUOUS = (TOP / ".ci" / "run").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
-
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.split("\n")[0])
-def test_python_examples_run_and_are_short(block, capsys, registries):
-    assert len(block.splitlines()) < 30
-    exec(compile(block, "README.md", "exec"), {})
-    assert "certify" not in block or "certified=True" in capsys.readouterr().out
-    for place, registry in REGISTRIES.items():
-        for name in registry.keys() - registries[place].keys():
-            section, key = place.split(".")
-            assert f"`{section}: {{{key}: {name}}}`" in README
-            assert plan_with(section, key, name).cells
+EXTENDED = {
+    "suite": "extended",
+    "data": {"dataset": "digits", "certificate": 0.5},
+    "networks": {"backbone": "tinynet", "recipe": {"base": "tiny", "epochs": 3}},
+    "methods": {"noise": {"noise": [0.5, 2.0], "objective": ["grid", "unfitted"]}, "deterministic": {}},
+    "risks": {"integrator": ["forward_mc", "halves"], "num_points": 16},
+    "certificates": {"bound": ["kl_exact", "chernoff", "hoeffding", "test_set"], "report": "best"},
+}
 
 
-def plan_with(section, key, name):
-    """The plan of a suite that names an entry."""
-    content = {
-        "suite": "readme",
-        "data": {"dataset": "digits"},
-        "priors": {"backbone": "tinynet", "recipe": "tiny", "num_nodes": 5},
-        "certificates": {"bound": ["kl", "test_set"]},
-    }
-    content[section][key] = name
-    suite = Suite.model_validate(content)
-    return make_plan(suite, summarize(suite.data.dataset))
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory):
+    """The README's method, bound and integrator in one module, run as a user would; the package is not touched."""
+    folder = tmp_path_factory.mktemp("extended")
+    (folder / "mine.py").write_text("\n".join(BLOCKS), encoding="utf-8")
+    (folder / "suite.yaml").write_text(yaml.safe_dump(EXTENDED))
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    path = os.pathsep.join([str(folder), environment.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    environment |= {"LDAF_BENCH_PLUGINS": "mine", "PYTHONPATH": path}
+
+    def command(module, *arguments):
+        line = [sys.executable, "-m", f"ldaf_bench.{module}", *arguments]
+        return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+    ran = command("run", "suite.yaml")
+    assert ran.returncode == 0, ran.stderr + ran.stdout
+    return folder, command
 
 
-def test_there_is_an_example_for_everything_that_people_add():
-    for registry in ("DATASETS", "BACKBONES", "BOUNDS", "METHODS"):
-        assert any(f'{registry}["' in block for block in BLOCKS)
+def test_the_example_of_a_method_is_short():
+    (method,) = (block for block in BLOCKS if 'METHODS["' in block)
+    assert len(method.splitlines()) <= 60
+    assert all(len(block.splitlines()) <= 20 for block in BLOCKS if block != method)
 
 
-def test_the_yaml_examples_are_a_suite_that_plans_and_the_prior_that_ships():
-    suite, prior = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-    assert len(make_plan(Suite.model_validate(yaml.safe_load(suite)), summarize("digits")).priors) == 6
-    shipped = read_file(Path(__file__).parents[1] / "suites" / "priors" / "cifar10_speednet.yaml")
-    assert PriorFile.model_validate(yaml.safe_load(prior)).prior == shipped.prior
+def test_the_examples_run_through_every_stage_and_are_verified(extended):
+    folder, command = extended
+    frame = pandas.read_parquet(folder / "results" / "extended" / "results.parquet")
+    assert frame["error"].isna().all()
+    noise = frame[frame["method"] == "noise"]
+    assert set(noise["noise"]) == {0.5, 2.0}  # its own axis is a column
+    assert set(noise[noise["objective"] == "grid"]["widest"]) == {1.0}
+    assert set(noise["integrator"]) == {"forward_mc", "halves"}
+    assert not noise[noise["integrator"] == "halves"]["certified"].any()
+    assert noise[noise["integrator"] == "forward_mc"]["certified"].all()
+    assert (noise["value"] > noise["test_risk"]).all()
+    # One network serves both methods.
+    assert frame["network"].nunique() == 1
+    checked = command("verify", "results/extended")
+    assert checked.returncode == 0, checked.stderr
+    assert "No second computation is known here for: hoeffding." in checked.stdout
+    page = (folder / "results" / "extended" / "report.html").read_text(encoding="utf-8")
+    for word in ("noise", "hoeffding", "halves", "widest"):
+        assert word in page
 
 
-def test_every_bound_and_covariance_is_explained():
+def test_a_new_event_is_paid_for(extended):
+    folder, _ = extended
+    frame = pandas.read_parquet(folder / "results" / "extended" / "results.parquet")
+    stochastic = frame[frame["classifier"] != "mean"]
+    # 2 priors × (the event of kl_exact, of chernoff and of hoeffding); 1 mean classifier × 2 events
+    assert set(stochastic["num_events"]) == {6}
+    assert set(frame[frame["classifier"] == "mean"]["num_events"]) == {2}
+    # 4 posteriors with forward_mc; halves certifies nothing, and so costs nothing
+    assert set(stochastic["num_integrations"]) == {4}
+
+
+def test_a_forged_result_of_the_new_method_is_noticed(extended):
+    folder, command = extended
+    path = next((folder / "store" / "posteriors").glob("*/about.json"))
+    content = path.read_text()
+    path.write_text(content.replace('"kl_divergence": ', '"kl_divergence": 1', 1))
+    checked = command("verify", "results/extended")
+    path.write_text(content)
+    assert checked.returncode == 1
+    assert json.loads(content)["about"]["kl_divergence"] >= 0
+
+
+def test_the_yaml_example_is_a_suite_that_plans():
+    (suite,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    plan = make_plan(Suite.model_validate(yaml.safe_load(suite)), summarize("digits"))
+    # 2 flows and a linear head, three seeds each; 2 covariances, fitted or not, on each of the 6 flow networks
+    assert (len(plan.networks), len(plan.posteriors)) == (9, 24)
+
+
+def test_every_bound_covariance_and_integrator_is_explained():
     for name in (*BOUNDS, *COVARIANCES):
         assert re.search(rf"^\|.*`{name}`.*\|", README, re.MULTILINE), name
+    for name in INTEGRATORS:
+        assert f"`{name}`" in README, name
+
+
+def test_the_table_of_the_digits_agrees_with_its_file_and_is_rounded_up():
+    (table,) = re.findall(r"<!-- digits -->\n(.*?)<!-- /digits -->", README, re.DOTALL)
+    frame = pandas.read_parquet(TOP / "results" / "readme" / "digits.parquet")
+    rows = 0
+    for line in table.splitlines()[2:]:
+        what, *values = (cell.strip() for cell in line.strip("|").split("|"))
+        bound = re.search(r"`(\w+)`, ε = ([\d.]+)", what)
+        for flow, shown in zip(("daf", "sflow"), values, strict=True):
+            some = frame[frame["flow"] == flow]
+            if bound is None:
+                column = "mean_test_error" if what.startswith("mean") else "test_risk"
+                exact = 100 * some.drop_duplicates("seed")[column].mean()
+                assert abs(float(shown) - exact) <= 0.005 + 1e-9, line
+            else:
+                some = some[(some["bound"] == bound[1]) & (some["epsilon"] == float(bound[2]))]
+                assert len(some) == 3, line
+                assert 0 <= float(shown) - 100 * some["value"].mean() < 0.01, line
+            rows += 1
+    assert rows >= 8
 
 
 def test_commands_exist():
     targets = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
     assert set(re.findall(r"make ([a-z]+)", README)) <= targets
+    for module in re.findall(r"python -m ldaf_bench\.([a-z]+)", README):
+        place = TOP / "ldaf_bench" / module
+        assert place.with_suffix(".py").exists() or (place / "__main__.py").exists(), module
     assert "make test" in README
     assert "make test" in CONTINUOUS
 
@@ -96,12 +152,14 @@ def test_no_target_of_the_makefile_is_there_twice():
     assert len(targets) == len(set(targets))
 
 
-def test_links_lead_somewhere():
-    prose = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "results/README.md"])
+def test_links_lead_somewhere(name):
+    file = TOP / name
+    prose = re.sub(r"```.*?```", "", file.read_text(encoding="utf-8"), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)#]+)\)", prose):
-        assert Path(__file__).parents[1].joinpath(target).exists(), target
+        assert (file.parent / target).exists(), target
 
 
 def test_every_suite_is_in_the_table():
-    for path in Path(__file__).parents[1].joinpath("suites").glob("*.yaml"):
+    for path in (TOP / "suites").glob("*.yaml"):
         assert re.search(rf"^\|.*`{path.stem}`.*\|", README, re.MULTILINE), path.stem

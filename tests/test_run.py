@@ -1,7 +1,6 @@
 """A suite end to end: certificates that hold up, nothing made twice, nothing lost whatever is killed."""
 
 import json
-import math
 import os
 import shutil
 import signal
@@ -17,11 +16,17 @@ import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from safetensors.torch import load_file, save_file
 
 from ldaf_bench.artifacts import write_manifest
-from ldaf_bench.results.record import CURVES, RECORD, schema
-from ldaf_bench.verify.checks import kl_inverse, slow_bound
+from ldaf_bench.results.record import CURVES, record_columns, schema
+from ldaf_bench.store.posteriors import load_integration
+from ldaf_bench.theory.bounds import BOUNDS
+from ldaf_bench.theory.certificate import Budget, certify
+from ldaf_bench.theory.integrate import INTEGRATORS
+from ldaf_bench.verify.__main__ import read_plan
+from ldaf_bench.verify.checks import VerifyError, check_row
 from tests.places import SMALL, Place, steady
 
 
@@ -40,25 +45,28 @@ def copied(finished, tmp_path):
 
 def test_every_certificate_is_there_and_the_table_is_the_record(finished):
     table = finished.table()
-    assert table.schema.equals(schema(RECORD), check_metadata=False)
+    assert table.schema.equals(schema(record_columns()), check_metadata=False)
     assert finished.table("curves").schema.equals(schema(CURVES), check_metadata=False)
     frame = table.to_pandas()
-    # 4 posteriors × 4 integrations × 6 bounds × 2 ε, and 2 mean classifiers × 2 bounds × 2 ε
-    assert len(frame) == 4 * 4 * 6 * 2 + 2 * 2 * 2
+    # 2 fitted posteriors × 4 integrations × 6 bounds × 2 ε; 2 unfitted ones with `chernoff` as well; 2 mean classifiers
+    assert len(frame) == 2 * 4 * 6 * 2 + 2 * 4 * 7 * 2 + 2 * 2 * 2
     assert frame["error"].isna().all()
+    assert frame["classifier"].value_counts().to_dict() == {"posterior": 96, "prior": 112, "mean": 8}
     certified = frame[frame["integrator"].isin(["mc", "bonferroni", "forward_mc"]) | frame["integrator"].isna()]
     assert certified["certified"].all()
     assert not frame[frame["integrator"] == "qmc"]["certified"].any()
-    assert (frame["value"] >= frame["mean_error"] - 1e-9).sum() > 0
     assert frame["value"].between(0, 1).all()
-    # non-vacuous, and above what the test part says
-    best = certified[certified["bound"] == "kl"]
-    assert (best["value"] < 0.6).all()
-    # 2 covariances and 2 families of bounds; 4 posteriors with two integrations by chance each
-    assert set(frame[frame["integrator"].notna()]["num_priors"]) == {4}
-    assert set(frame[frame["integrator"].notna()]["num_integrations"]) == {8}
+    # above what it is a bound of, on the certificate part and on the test part
+    mean = frame["classifier"] == "mean"
+    assert (frame["value"] > frame["mean_error"].where(mean, frame["risk"])).all()
+    assert (frame["value"] > frame["mean_test_error"].where(mean, frame["test_risk"])).all()
+    assert (certified[certified["bound"] == "kl"]["value"] < 0.6).all()
+    # 2 covariances × the events of kl, catoni and (unfitted) chernoff; 4 posteriors × mc and forward_mc
+    assert set(frame[~mean]["num_events"]) == {6}
+    assert set(frame[~mean]["num_integrations"]) == {8}
+    assert set(frame[mean]["num_events"]) == {2}
     kinds = finished.table("curves").to_pandas()
-    assert set(kinds["kind"]) == {"training", "alternation", "integration"}
+    assert set(kinds["kind"]) == {"training", "fit", "integration"}
 
 
 def test_the_tables_are_compressed_and_read_by_pandas_polars_and_duckdb(finished):
@@ -80,7 +88,7 @@ def test_the_tables_are_compressed_and_read_by_pandas_polars_and_duckdb(finished
 
 def test_the_certificates_are_verified_from_the_artifacts(finished, capsys):
     assert finished.verify() == 0
-    assert "200 certificates of 18 cells and 2 priors agree" in capsys.readouterr().out
+    assert "216 certificates of 16 integrations and 2 networks agree" in capsys.readouterr().out
 
 
 def test_a_second_run_makes_nothing_and_starts_no_ray(finished, monkeypatch):
@@ -123,12 +131,12 @@ def test_a_byte_changed_in_any_artifact_is_noticed(copied):
     assert copied.verify() == 0
 
 
-@pytest.mark.parametrize("column", ["value", "num_priors", "certified", "epsilon", "kl"])
+@pytest.mark.parametrize("column", ["value", "num_events", "certified", "epsilon", "kl_divergence"])
 def test_an_edited_table_is_noticed(copied, column):
     path = copied.results / "small" / "results.parquet"
     table = pq.read_table(path)
     values = table[column].to_pylist()
-    values[0] = not values[0] if column == "certified" else (values[0] or 0) / 2 if column != "num_priors" else 1
+    values[0] = not values[0] if column == "certified" else (values[0] or 0) / 2 if column != "num_events" else 1
     index = table.column_names.index(column)
     pq.write_table(
         table.set_column(index, table.schema.field(column), pa.array(values, table.schema.field(column).type)), path
@@ -136,74 +144,145 @@ def test_an_edited_table_is_noticed(copied, column):
     assert copied.verify() == 1
 
 
-def forge(place, integrator, change):
-    """A cell with other numbers that fit each other, and right checksums: only computing it again can tell."""
-    for path in sorted(place.store.glob("cells/*/about.json")):
-        content = json.loads(path.read_text())
-        if content["planned"]["integrator"] == integrator:
-            break
-    for name in ("checksum", "files"):
-        content.pop(name)
-    for row in content["rows"]:
-        change(row)
-        risk, num_data = row["risk_upper"] or row["risk"], 719
-        epsilon = row["epsilon"] / row["num_priors"]
-        row["value"] = min(1.0, slow_bound(row["bound"], risk, row["kl"], num_data, epsilon))
+def rewrite(path, change):
+    """Edit a manifest, and its checksums too: what a person determined to would do."""
+    content = json.loads(path.read_text())
+    change(content)
     path.unlink()
-    write_manifest(path.parent, path.name, content)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ldaf_bench.run.report", lambda _, folder: folder)
-        assert place.run() == 0  # the next run believes it
+    write_manifest(path.parent, path.name, {key: content[key] for key in content.keys() - {"checksum", "files"}})
 
 
-def forget_to_pay(row):
-    """The guarantee at δ′ instead of δ′ over the number of integrations."""
-    share = row["num_evaluations"] / (719 * row["num_points"])
-    row["risk_upper"] = share * kl_inverse(row["risk"] / share, math.log(1 / row["delta"]) / row["num_evaluations"])
+def integration_of(place, integrator):
+    """The folder of an integration of a fitted posterior."""
+    frame = place.table().to_pandas()
+    row = frame[(frame["integrator"] == integrator) & (frame["classifier"] == "posterior")].iloc[0]
+    return place.store / "integrations" / row["integration"], place.store / "posteriors" / row["posterior"]
 
 
-def lower_the_risk(row):
-    """By less than the noise of the draws, and all else to match."""
-    row["risk"] -= 0.002
-    complexity = math.log(row["num_integrations"] / row["delta"]) / row["num_evaluations"]
-    row["risk_upper"] = kl_inverse(row["risk"], complexity)
+def believed(place, monkeypatch):
+    """The next run computes certificates from what is stored; only computing it again can tell."""
+    monkeypatch.setattr("ldaf_bench.run.report", lambda _, folder: folder)
+    assert place.run() == 0
+
+
+def fewer_errors(table):
+    """A hit less in every fourth of the data that has one."""
+    hits = [hit - 1 if hit and number % 4 == 0 else hit for number, hit in enumerate(table["hits"].to_pylist())]
+    return table.set_column(1, "hits", pa.array(hits, pa.int64()))
+
+
+def more_draws(table):
+    return table.set_column(2, "draws", pa.array([2 * n for n in table["draws"].to_pylist()], pa.int64()))
+
+
+def smaller_values(table):
+    return table.set_column(0, "value", pa.array([value / 2 for value in table["value"].to_pylist()], pa.float64()))
+
+
+def same_errors_elsewhere(table):
+    return table.set_column(1, "hits", pa.array(table["hits"].to_pylist()[::-1], pa.int64()))
 
 
 @pytest.mark.parametrize(
     ("integrator", "change", "says"),
     [
-        ("mc", forget_to_pay, "at the δ′ that the plan pays for"),
-        ("mc", lambda row: row.update(risk_upper=row["risk"]), "at the δ′ that the plan pays for"),
-        ("forward_mc", lambda row: row.update(num_evaluations=row["num_evaluations"] // 2), "not drawn for all"),
-        ("bonferroni", lambda row: row.update(risk_upper=row["risk_upper"] - 1e-4), "the risk's guarantee is"),
-        ("qmc", lambda row: row.update(risk_upper=row["risk"], certified=True), "does not allow"),
-        ("mc", lambda row: row.update(kl=row["kl"] + 1), "KL is"),
-        ("mc", lambda row: row.update(num_priors=1), "the plan says"),
-        ("mc", lambda row: row.update(integrator="bonferroni"), "integrator is mc, not bonferroni"),
-        ("forward_mc", lower_the_risk, "risk is"),
-        ("qmc", lambda row: row.update(bound="kl" if row["bound"] == "classic" else row["bound"]), "classic"),
+        ("mc", fewer_errors, "the risk is"),
+        ("forward_mc", fewer_errors, "the risk is"),
+        ("forward_mc", more_draws, "the risk is"),
+        ("forward_mc", same_errors_elsewhere, "other data are wrong"),
+        ("bonferroni", smaller_values, "the risk is"),
+        ("qmc", smaller_values, "the risk is"),
     ],
 )
-def test_a_forged_cell_is_noticed(copied, capsys, integrator, change, says):
-    forge(copied, integrator, change)
+def test_forged_values_of_an_integration_are_noticed(copied, monkeypatch, capsys, integrator, change, says):
+    path, _ = integration_of(copied, integrator)
+    pq.write_table(change(pq.read_table(path / "values.parquet")), path / "values.parquet")
+    rewrite(path / "about.json", lambda content: None)
+    believed(copied, monkeypatch)
     assert copied.verify() == 1
     assert says in capsys.readouterr().err
 
 
-def test_a_prior_that_was_fitted_to_the_certificate_part_is_noticed(copied, capsys):
+@pytest.mark.parametrize(
+    ("integrator", "change", "says"),
+    [
+        ("qmc", {"estimate": False}, "what its values rest on is not said"),
+        ("mc", {"standard_error": 1e-9}, "its standard error is"),
+        ("mc", {"num_evaluations": 10**9}, "its evaluations is"),
+        ("mc", {"posterior": "0" * 64}, ""),
+    ],
+)
+def test_a_forged_record_of_an_integration_is_noticed_or_made_again(
+    copied, monkeypatch, capsys, integrator, change, says
+):
+    path, _ = integration_of(copied, integrator)
+    rewrite(path / "about.json", lambda content: content.update(change))
+    believed(copied, monkeypatch)
+    assert copied.verify() == (1 if says else 0)
+    assert says in capsys.readouterr().err
+
+
+def test_a_forged_divergence_is_noticed(copied, monkeypatch, capsys):
+    _, path = integration_of(copied, "mc")
+    rewrite(path / "about.json", lambda content: content["about"].update(kl_divergence=0.0))
+    believed(copied, monkeypatch)
+    assert copied.verify() == 1
+    assert "KL is" in capsys.readouterr().err
+
+
+def test_a_prior_that_was_fitted_to_the_certificate_part_is_noticed(copied, monkeypatch, capsys):
     """The posterior as its own prior: KL = 0, and a certificate that looks much better than it is."""
-    for path in sorted(copied.store.glob("posteriors/*")):
-        content = json.loads((path / "about.json").read_text())
-        if content["about"]["objective"] == "lambda":
-            break
-    tensors = load_file(path / "gaussians.safetensors")
-    forged = {name: tensors[name.replace("start", "posterior")].clone() for name in tensors}
-    save_file(forged, path / "gaussians.safetensors")
-    (path / "about.json").unlink()
-    write_manifest(path, "about.json", {key: content[key] for key in content.keys() - {"checksum", "files"}})
-    assert copied.run() == 0  # the next run believes it, and certifies again
+    _, path = integration_of(copied, "mc")
+    tensors = load_file(path / "distributions.safetensors")
+    forged = {name: tensors[name.replace("prior.", "posterior.")].clone() for name in tensors}
+    save_file(forged, path / "distributions.safetensors")
+    rewrite(path / "about.json", lambda content: content["about"].update(kl_divergence=0.0))
+    believed(copied, monkeypatch)
     assert copied.verify() == 1
     assert "did not start from the prior that was planned" in capsys.readouterr().err
+
+
+def test_a_fitted_posterior_is_not_sold_as_the_unfitted_prior(copied, monkeypatch, capsys):
+    """Chernoff's bound needs a distribution that no certificate point has touched."""
+    frame = copied.table().to_pandas()
+    row = frame[frame["classifier"] == "prior"].iloc[0]
+    path = copied.store / "posteriors" / row["posterior"]
+    tensors = load_file(path / "distributions.safetensors")
+    name = next(name for name in tensors if name.startswith("posterior."))
+    save_file({**tensors, name: tensors[name] * 0.9}, path / "distributions.safetensors")
+    rewrite(path / "about.json", lambda content: None)
+    believed(copied, monkeypatch)
+    assert copied.verify() == 1
+    assert "says that it is unfitted" in capsys.readouterr().err
+
+
+def test_a_table_that_paid_less_than_its_plan_is_noticed_row_by_row(finished):
+    """`check_row` alone, without the table that it could be compared with."""
+    plan = read_plan(finished.results / "small", Path("data"))
+    rows = finished.table().to_pylist()
+    row = next(row for row in rows if row["integrator"] == "mc" and row["bound"] == "kl")
+    (budget,) = (b for b in plan.budgets(row["classifier"]) if b.epsilon == row["epsilon"])
+    path = finished.store / "integrations" / row["integration"]
+    content = json.loads((path / "about.json").read_text())
+    integration = load_integration(path, content["source"]).integration
+    check_row(row, integration, budget)
+    free = Budget(budget.epsilon, budget.delta)
+    kind, risk, num_data = row["classifier"], row["risk_upper"], row["num_certificate"]
+    cheaper = float(certify(BOUNDS["kl"], kind, risk, row["kl_divergence"], num_data, free))
+    lower = INTEGRATORS["mc"].upper(integration, budget.delta)
+    for change, says in (
+        ({"num_events": 1}, "the plan says"),
+        ({"num_integrations": 1}, "the plan says"),
+        ({"value": cheaper}, "the bound is"),
+        ({"risk_upper": lower}, "at the δ′ that the plan pays for"),
+        ({"risk_upper": row["risk"]}, "at the δ′ that the plan pays for"),
+        ({"certified": False}, "says certified"),
+        ({"delta": 0.0}, "says δ′"),
+        ({"event": "another"}, "another event"),
+        ({"bound": "test_set", "event": BOUNDS["test_set"].event}, "is not about a"),
+    ):
+        with pytest.raises(VerifyError, match=says):
+            check_row({**row, **change}, integration, budget)
 
 
 def test_an_edited_plan_is_noticed(copied, capsys):
@@ -219,7 +298,7 @@ def test_what_is_deleted_or_damaged_is_made_again_and_nothing_else(copied, monke
     monkeypatch.setattr("ldaf_bench.run.report", lambda _, folder: folder)  # it reads the tables only, and takes long
     expected = {name: steady(copied.table(name)) for name in ("results", "curves")}
     kinds = one_of_each(copied)
-    assert {kind for kind, _ in kinds} == {"priors", "pushforwards", "posteriors", "cells", "convergence"}
+    assert {kind for kind, _ in kinds} == {"networks", "digests", "posteriors", "integrations", "convergence"}
     for number, ((kind, name), path) in enumerate(kinds.items()):
         before = copied.files()
         if number % 2:
@@ -253,17 +332,25 @@ def test_whatever_is_killed_the_same_table_comes_out(finished, tmp_path):
     assert place.verify() == 0
 
 
-def test_a_cell_that_fails_is_a_row_with_its_error_and_the_run_goes_on(cluster, tmp_path, capsys):
+def test_a_posterior_that_fails_is_a_row_with_its_error_and_the_run_goes_on(cluster, tmp_path, capsys):
     content = {
         **SMALL,
-        # plain SGD diverges from this start, and says so
-        "posteriors": {"covariance": ["paper", "code"], "num_points": 64, "optimizer": "sgd", "learning_rate": 1e6},
+        "methods": {
+            # plain SGD diverges from this start, and says so
+            "ldaf": {
+                **{axis: SMALL["methods"]["ldaf"][axis] for axis in ("flow", "num_nodes", "fit_points")},
+                "covariance": ["paper", "code"],
+                "optimizer": "sgd",
+                "learning_rate": 1e6,
+            },
+            "deterministic": {},
+        },
         "risks": {"integrator": "mc", "num_points": 16},
         "convergence": None,
     }
     place = Place(tmp_path / "failing", content)
     assert place.run() == 1
-    assert "cells failed" in capsys.readouterr().err
+    assert "results failed" in capsys.readouterr().err
     frame = place.table().to_pandas()
     failed = frame[frame["error"].notna()]
     assert len(failed) == 2
@@ -273,4 +360,35 @@ def test_a_cell_that_fails_is_a_row_with_its_error_and_the_run_goes_on(cluster, 
     assert Path(place.results / "small" / "report.html").exists()
     capsys.readouterr()
     assert place.verify() == 0
-    assert "2 cells failed and claim nothing" in capsys.readouterr().out
+    assert "2 results failed and claim nothing" in capsys.readouterr().out
+
+
+def extended(place, **sections):
+    """The same folder with another suite file."""
+    content = {**SMALL, **{name: {**SMALL[name], **section} for name, section in sections.items()}}
+    place.file.write_text(yaml.safe_dump(content))
+
+
+@pytest.mark.parametrize(
+    "certificates",
+    [
+        {"epsilon": [0.02, 0.01, 0.05]},
+        {"bound": ["kl", "test_set"], "epsilon": 0.1, "delta": 0.001},
+        {"report": "all"},
+    ],
+    ids=["another ε", "fewer bounds, other levels", "another price"],
+)
+def test_new_certificates_cost_no_integration_and_no_ray(copied, monkeypatch, certificates):
+    before = copied.files()
+    monkeypatch.setattr("ldaf_bench.run.ray_session", None)
+    monkeypatch.setattr("ldaf_bench.run.ray_is_there", lambda: False)
+    monkeypatch.setattr("ldaf_bench.run.report", lambda _, folder: folder)
+    extended(copied, certificates=certificates)
+    assert copied.run() == 0
+    assert copied.files() == before
+    frame = copied.table().to_pandas()
+    wanted = certificates.get("epsilon", [0.01, 0.05])
+    assert set(frame["epsilon"]) == set(wanted if isinstance(wanted, list) else [wanted])
+    paid = set(frame[frame["integrator"].notna()]["num_events"])
+    assert paid == ({1} if certificates.get("report") == "all" else {6} if "bound" not in certificates else {2})
+    assert copied.verify() == 0

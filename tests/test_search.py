@@ -1,23 +1,28 @@
 """A search tries some posteriors, pays for all, and ends up with certificates that hold up like any other."""
 
+import itertools
+
 import pytest
 
 from ldaf_bench.data.datasets import summarize
 from ldaf_bench.plan import make_plan
-from ldaf_bench.results.store import load_search
 from ldaf_bench.stages.sweep import Job, Space
+from ldaf_bench.store.posteriors import load_search
 from ldaf_bench.suite import Suite
 from tests.places import SMALL, Place, steady
 
 SEARCH = {
     **SMALL,
-    "priors": {**SMALL["priors"], "method": "ldaf"},
-    "posteriors": {
-        "covariance": ["code", "constant", "isotropic"],
-        "scale": [0.03, 0.1, 1.0],
-        "objective": ["lambda", "prior"],
-        "num_points": 64,
-        "max_alternations": 4,
+    "methods": {
+        "ldaf": {
+            "flow": "sflow",
+            "num_nodes": 4,
+            "covariance": ["code", "constant", "isotropic"],
+            "scale": [0.03, 0.1, 1.0],
+            "objective": ["cross_entropy", "unfitted"],
+            "fit_points": 64,
+            "max_alternations": 4,
+        }
     },
     "risks": {"integrator": "mc", "num_points": 16},
     "certificates": {"bound": ["kl", "test_set"], "report": "best"},
@@ -39,22 +44,29 @@ def test_a_search_tries_some_posteriors_and_pays_for_all(searched):
     tried = frame[frame["integrator"].notna()]
     # 3 covariances × 3 scales × 2 objectives could have been tried, from 9 starts
     assert 2 <= len(tried) <= 8
-    assert set(tried["num_priors"]) == {9}
+    assert set(tried["num_events"]) == {9}
     assert set(tried["num_integrations"]) == {18}
     assert len(frame) == len(tried) + 1
     assert searched.verify() == 0
 
 
-def test_posteriors_of_a_prior_that_failed_are_not_asked_for():
-    suite = Suite.model_validate({**SEARCH, "priors": {**SEARCH["priors"], "seed": [0, 1]}})
+def test_posteriors_of_a_network_that_failed_are_not_asked_for():
+    suite = Suite.model_validate({**SEARCH, "networks": {**SEARCH["networks"], "seed": [0, 1]}})
     plan = make_plan(suite, summarize("digits"))
-    left = plan.priors[1].identity
-    jobs = [Job((p.prior, None), "", (), {}, False, p) for p in plan.posteriors if p.prior == left]
+    left = plan.networks[1].identity
+    jobs = [Job(p, "", (), {}) for p in plan.posteriors if p.digest.network == left]
+    axes = Space(plan, jobs).axes()
+    assert [name.split()[0] for name in axes["ldaf.digest"].categories] == [left]
+    assert None not in axes["ldaf.fit_points"].categories  # what has no effect beside others is no value of its own
+
+
+def test_every_point_that_a_searcher_can_ask_for_is_a_posterior_and_every_posterior_can_be_asked_for():
+    plan = make_plan(Suite.model_validate(SEARCH), summarize("digits"))
+    jobs = [Job(p, "", (), {}) for p in plan.posteriors]
     space = Space(plan, jobs)
-    axes = space.axes()
-    assert axes["prior"].categories == [left]
-    point = {name: domain.categories[-1] for name, domain in axes.items()}
-    assert jobs[space.place(point)].posterior == plan.posterior_at(point)
+    axes = {name: domain.categories for name, domain in space.axes().items()}
+    points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    assert {space.place(point) for point in points} == set(range(len(jobs)))
 
 
 def test_a_search_that_is_over_is_not_begun_again(searched, monkeypatch):
@@ -85,5 +97,5 @@ def test_a_search_that_lost_its_record_counts_what_is_there(searched):
     before = searched.files()
     assert searched.run() == 0
     assert load_search(record) >= tried
-    kept = [name for name in before if name.split("/")[0] in ("posteriors", "cells")]
+    kept = [name for name in before if name.split("/")[0] in ("posteriors", "integrations")]
     assert {name: searched.files()[name] for name in kept} == {name: before[name] for name in kept}

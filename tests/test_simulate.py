@@ -2,7 +2,8 @@
 
 import pytest
 
-from ldaf_bench.simulate import AT_LENGTH, VARIANTS, Tally, main, simulate
+from ldaf_bench.simulate.__main__ import Tally, main, simulate
+from ldaf_bench.simulate.chains import AT_LENGTH, VARIANTS
 
 REPEATS = {"honest": 25, "few points": 40, "selection": 60, "leaking prior": 8, "wrong m": 60}
 

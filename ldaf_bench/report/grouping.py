@@ -1,4 +1,7 @@
-"""Which rows belong together: what is held fixed in a comparison, and mean and standard deviation over seeds."""
+"""Which rows belong together: what is held fixed in a comparison, and mean and standard deviation over seeds.
+
+Columns that the report adds to a frame begin with an underscore, which no axis of a method can.
+"""
 
 from __future__ import annotations
 
@@ -7,145 +10,170 @@ from typing import Any
 
 import pandas as pd
 
-FIXED_CLASSIFIER = frozenset({"test_set", "chernoff"})
-"""Bounds of the mean classifier. (`theory` has them too, but needs torch.)"""
+from ldaf_bench.columns import Column
+from ldaf_bench.report.names import Held, column, in_order
+from ldaf_bench.results.record import CLASSIFIERS, record_columns
+
+POSTERIOR, PRIOR, MEAN = CLASSIFIERS
 SEEDS = ["seed", "split_seed"]
-"""What repeats a configuration."""
+"""What repeats a setting."""
 SETTING = ["suite", "plan", "setting"]
-"""What has to agree before seeds are averaged: recipes, learning rates and the like are no columns of a record, but
-`setting` knows them; and two plans may pay differently for one classifier."""
+"""What has to agree before seeds are averaged. `setting` knows what is no column, such as the recipe, and two plans may
+pay differently for one classifier."""
+PRICE = ("delta", "num_events", "num_integrations")
+"""What a suite pays; no axis, but suites may differ in it."""
 
-PREFERRED: dict[str, tuple[str, ...]] = {
-    "integrator": ("mc", "forward_mc", "bonferroni", "conditional", "rqmc", "qmc"),
-    "objective": ("lambda",),
-    "bound": ("kl", "kl_exact", "quad", "lambda", "catoni", "classic"),
-    "flow": ("daf", "sflow", "linear"),
-    "covariance": ("code", "constant", "paper", "isotropic", "scaled", "dense"),
-}
-"""Where one value has to be taken of an axis of names: the first of these that was run."""
-LARGEST = frozenset({"num_points", "fit_points"})
-SMALLEST = frozenset({"tolerance", "epsilon"})
-AXES = (
-    "certificate_fraction", "backbone", "num_nodes", "horizon", "flow", "tolerance", "covariance", "scale", "objective",
-    "fit_points", "optimizer", "integrator", "num_points", "bound", "epsilon", "delta", "num_priors",
-)  # fmt: skip
-"""Columns that a suite can sweep, in the order in which they are held."""
-NULLABLE = frozenset({"tolerance"})
-"""Axes whose null is a value: the precision's own tolerance, which is the finest."""
 
-Held = dict[str, dict[str, list[Any]]]
-"""What was held: for each column and each suite the value, or one per data set and kind of classifier."""
+def axes() -> list[Column]:
+    """The columns that a suite can sweep within a method."""
+    return [found for found in record_columns() if found.axis and found.name != "method"]
 
 
 def done(results: pd.DataFrame) -> pd.DataFrame:
-    """The rows of cells that did not fail."""
+    """The rows that hold a certificate."""
     return results[results["error"].isna() & results["value"].notna()]
 
 
 def failed(results: pd.DataFrame) -> pd.DataFrame:
-    """The rows of cells that failed."""
+    """The rows of integrations that failed."""
     return results[results["error"].notna()]
 
 
-def stochastic(results: pd.DataFrame) -> pd.DataFrame:
-    """The rows about stochastic classifiers, which have a covariance and a KL divergence."""
-    return results[~results["bound"].isin(FIXED_CLASSIFIER)]
+def is_mean(rows: pd.DataFrame) -> pd.Series:
+    """Which rows are about a mean classifier; all others are about a stochastic one."""
+    return rows["classifier"].eq(MEAN)
 
 
-def applies(column: pd.Series) -> pd.Series:
-    """Where a column says something: a mean classifier has no integrator, an unfitted posterior no points."""
-    present = column.notna()
-    if pd.api.types.is_numeric_dtype(column):
-        return present & column.ne(0).fillna(False).astype(bool)
-    return present & column.ne("").fillna(False).astype(bool)
+def fitted(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of fitted posteriors, and of the priors of methods that fitted nothing."""
+    rows = rows[~is_mean(rows)]
+    posterior = rows["classifier"].eq(POSTERIOR)
+    some = posterior.groupby([rows["suite"], rows["plan"], rows["method"]], dropna=False).transform("any")
+    return rows[posterior | ~some]
 
 
-def distinct(frame: pd.DataFrame, name: str) -> list[Any]:
-    """The different values of a column where it says something, sorted."""
-    column = frame[name]
-    return sorted(column[applies(column)].unique().tolist())
+def with_test(results: pd.DataFrame) -> pd.DataFrame:
+    """Certificates with `_tested`, the test risk of the classifier that they are about."""
+    rows = done(results)
+    tested = rows["mean_test_error"].where(is_mean(rows), rows["test_risk"])
+    return rows.assign(_tested=tested)[tested.notna()]
 
 
-def settings(frame: pd.DataFrame, axis: str) -> list[Any]:
-    """The different values of an axis, sorted; None comes first where it is one."""
-    own = [None] if axis in NULLABLE and frame[axis].isna().any() else []
-    return [*own, *distinct(frame, axis)]
+def below_test(tested: pd.DataFrame) -> pd.DataFrame:
+    """Certified values below the test risk: by chance, or because a certificate is wrong."""
+    return tested[tested["certified"].eq(True) & tested["value"].lt(tested["_tested"])]
+
+
+def at_first_level(rows: pd.DataFrame) -> pd.Series:
+    """Which rows are at the first ε of their suite file; rows are in the plan's order."""
+    return rows["epsilon"].eq(rows.groupby("suite", dropna=False)["epsilon"].transform("first"))
+
+
+def applies(values: pd.Series) -> pd.Series:
+    """Where a column says something: a mean classifier has no integrator, an unfitted posterior no optimizer."""
+    return values.notna() & values.ne("").fillna(True).astype(bool)
+
+
+def distinct(rows: pd.DataFrame, name: str) -> list[Any]:
+    """The values of a column where it says something, in their order."""
+    return in_order(name, rows[name][applies(rows[name])].unique().tolist())
+
+
+def by_registry(rows: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """The rows sorted by these columns, each in its own order; what is missing comes first."""
+    places = {}
+    for name in names:
+        place = {value: i for i, value in enumerate(in_order(name, rows[name].dropna().unique().tolist()))}
+        places[name] = rows[name].map(place).astype(float)
+    return rows.loc[rows.assign(**places).sort_values(list(names), kind="stable", na_position="first").index]
+
+
+def arms(results: pd.DataFrame) -> list[str]:
+    """All arms, by the registries of methods and flows."""
+    return by_registry(results.drop_duplicates("_arm"), ["method", "flow"])["_arm"].tolist()
+
+
+def settings(rows: pd.DataFrame, axis: Column) -> list[Any]:
+    """The values of an axis in rows of one method and kind of classifier; None comes first where it is one."""
+    values, missing = distinct(rows, axis.name), ~applies(rows[axis.name])
+    return [None, *values] if axis.null_means and values and missing.any() else values
+
+
+def has(rows: pd.DataFrame, axis: Column, value: Any) -> pd.Series:
+    """Where an axis has a value, or does not apply."""
+    missing = ~applies(rows[axis.name])
+    if value is None:
+        return missing
+    same = rows[axis.name].eq(value).fillna(False).astype(bool)
+    return same if axis.null_means else same | missing
 
 
 def hold(results: pd.DataFrame, vary: Iterable[str]) -> tuple[pd.DataFrame, Held]:
-    """The rows that differ in the columns `vary`, in suites and in seeds only, and what was held fixed to get them.
+    """The rows that differ in the columns `vary`, in suites, methods and seeds only, and what was held fixed.
 
-    For each data set, each plan, and for mean and stochastic classifiers. Which value is held is decided by a rule that
-    never looks at an outcome, because taking the one with the best certificate would be a choice that nobody paid for:
-    the first of PREFERRED, the largest number of points, the smallest tolerance and ε, else the value with most rows,
-    and of equally many the middle one. Suites may differ in what they have, so what was held is said for each.
+    For each data set, plan, method and kind of classifier. The value to hold is found by a rule that never looks at a
+    result, because taking the one with the best certificate would be a choice that nobody paid for: see
+    `Column.prefer`. Each axis is judged among the rows that are left, so that a combination that was run remains.
     """
     free = {*vary, "dataset"}
-    fixed = results["bound"].isin(FIXED_CLASSIFIER).rename("fixed")
-    kept: dict[Any, list[pd.DataFrame]] = {}
+    held_axes = [axis for axis in axes() if axis.name not in free]
+    kept: list[pd.DataFrame] = []
+    values_of: dict[str, list[tuple[tuple[str, ...], list[Any]]]] = {}
     narrowed: set[str] = set()
-    for (dataset, kind, *_), part in results.groupby(["dataset", fixed, "suite", "plan"], dropna=False, sort=False):
+    for names, part in results.groupby(["dataset", "classifier", "method", "suite", "plan"], dropna=False, sort=False):
         rows = part
-        for axis in AXES:
-            # Each (axis, value) is judged among the rows that are left, so that a combination that was run remains.
-            if axis in free or len(values := settings(rows, axis)) < 2:
-                continue
-            value = _representative(axis, rows, values)
-            rows = rows[_is(rows[axis], value, axis)]
-            narrowed.add(axis)
-        kept.setdefault((dataset, kind), []).append(rows)
-    whole = [pd.concat(parts) for parts in kept.values()]
+        for axis in held_axes:
+            values = settings(rows, axis)
+            if len(values) > 1:
+                values = [_representative(axis, rows, values)]
+                rows = rows[has(rows, axis, values[0])]
+                narrowed.add(axis.name)
+            values_of.setdefault(axis.name, []).append((names, values))
+        for name in PRICE:
+            values_of.setdefault(name, []).append((names, settings(rows, column(name))))
+        kept.append(rows)
     held: Held = {}
-    for axis in [axis for axis in AXES if axis not in free]:
-        found = [settings(part, axis) for part in whole]
-        if axis in narrowed or any(len(values) > 1 for values in found):
-            parts = [(suite, some) for part in whole for suite, some in part.groupby("suite", dropna=False, sort=False)]
-            for suite, some in parts:
-                merge(held, axis, str(suite), settings(some, axis))
-    return (pd.concat(whole) if whole else results), held
+    for axis_name, found in values_of.items():
+        across: dict[Any, set[Any]] = {}
+        for names, values in found:
+            across.setdefault(names[:3], set()).update(values)
+        if axis_name in narrowed or any(len(values) > 1 for values in across.values()):
+            for (_, _, method, suite, _), values in found:
+                add_held(held, axis_name, (suite, method), values)
+    return (pd.concat(kept) if kept else results), held
 
 
-def merge(held: Held, axis: str, suite: str, values: list[Any]) -> None:
+def add_held(held: Held, axis: str, where: tuple[str, str], values: list[Any]) -> None:
     """Add what a suite was held at, unless the axis does not apply to it."""
     if values:
-        before = held.setdefault(axis, {}).get(suite, [])
-        held[axis][suite] = list(dict.fromkeys([*before, *values]))
+        before = held.setdefault(axis, {}).get(where, [])
+        held[axis][where] = list(dict.fromkeys([*before, *values]))
 
 
-def _is(column: pd.Series, value: Any, axis: str) -> pd.Series:
-    """Where an axis has a value, or does not apply."""
-    if value is None:
-        return column.isna()
-    same = column.eq(value).fillna(False).astype(bool)
-    return same if axis in NULLABLE else same | ~applies(column)
-
-
-def _representative(axis: str, rows: pd.DataFrame, values: list[Any]) -> Any:
-    if axis in LARGEST:
+def _representative(axis: Column, rows: pd.DataFrame, values: list[Any]) -> Any:
+    """As `Column.prefer` says; of several values with most rows, the middle one."""
+    if axis.prefer == "largest":
         return values[-1]
-    if axis in SMALLEST:
+    if axis.prefer in ("first", "smallest"):
         return values[0]
-    known = [value for value in PREFERRED.get(axis, ()) if value in values]
-    if known:
-        return known[0]
-    counts = rows[axis].value_counts()
-    most = [value for value in values if counts[value] == counts.max()]
+    counts = [int(has(rows, axis, value).sum()) for value in values]
+    most = [value for value, many in zip(values, counts, strict=True) if many == max(counts)]
     return most[(len(most) - 1) // 2]
 
 
-def over_seeds(frame: pd.DataFrame, by: Sequence[str], column: str) -> pd.DataFrame:
-    """`mean`, `sd` and `num_seeds` of a column over seeds, for each combination of `by`, in order of appearance.
+def over_seeds(rows: pd.DataFrame, by: Sequence[str], name: str) -> pd.DataFrame:
+    """`_mean`, `_sd` and `_seeds` of a column over seeds, for each combination of `by`, in order of appearance.
 
     Only rows that agree in SETTING are averaged, whatever `by` says, and SETTING is among the columns that are
-    returned. A quantity of the prior stands in many rows; it counts once per seed. The standard deviation is that of a
-    sample, and missing for a single seed.
+    returned. A quantity of the network stands in many rows; it counts once per seed. The standard deviation is that of
+    a sample, and missing for a single seed.
     """
-    mean, sd, counts = summarize(frame[frame[column].notna()], by, [column])
-    return mean.rename(columns={column: "mean"}).assign(sd=sd[column], num_seeds=counts)
+    mean, sd, counts = summarize(rows[rows[name].notna()], by, [name])
+    return mean.rename(columns={name: "_mean"}).assign(_sd=sd[name], _seeds=counts)
 
 
 def summarize(
-    frame: pd.DataFrame, by: Sequence[str], columns: Sequence[str]
+    rows: pd.DataFrame, by: Sequence[str], columns: Sequence[str]
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.Series]:
     """Mean and sd of several columns over seeds, as in `over_seeds`, and the number of seeds.
 
@@ -153,15 +181,15 @@ def summarize(
     and give two lines.
     """
     keys, names = list(dict.fromkeys([*SETTING, *by])), list(columns)
-    known = frame.astype(dict.fromkeys(names, float)).drop_duplicates([*keys, *SEEDS, *names])
-    known = known.assign(outcome=known.groupby([*keys, *SEEDS], dropna=False, sort=False, observed=True).cumcount())
-    groups = known.groupby([*keys, "outcome"], dropna=False, sort=False, observed=True)
+    known = rows[[*keys, *SEEDS, *names]].astype(dict.fromkeys(names, float)).drop_duplicates()
+    known = known.assign(_outcome=known.groupby([*keys, *SEEDS], dropna=False, sort=False).cumcount())
+    groups = known.groupby([*keys, "_outcome"], dropna=False, sort=False)
     mean, sd, counts = groups[names].mean(), groups[names].std(), groups.size()
-    return mean.reset_index().drop(columns="outcome"), sd.reset_index(drop=True), counts.reset_index(drop=True)
+    return mean.reset_index().drop(columns="_outcome"), sd.reset_index(drop=True), counts.reset_index(drop=True)
 
 
 def networks(results: pd.DataFrame) -> pd.DataFrame:
-    """One row per prior network with what is known of it, failed cells included."""
-    named = results[applies(results["prior"])]
+    """One row per network with what is known of it, failed integrations included."""
+    named = results[applies(results["network"])]
     # A mean classifier's rows know less of some columns than others, so take the first that knows.
-    return named.groupby("prior", sort=False, dropna=True).first().reset_index()
+    return named.groupby("network", sort=False).first().reset_index()

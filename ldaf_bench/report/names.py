@@ -1,72 +1,53 @@
-"""What things are called in figures and tables: the paper's words for columns, short labels for whatever was swept."""
+"""What things are called in figures, tables and sentences; what a column is called is stated in `columns`."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
+from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 import pandas as pd
 
+from ldaf_bench.columns import Column
 from ldaf_bench.messages import printable
+from ldaf_bench.results.record import columns_by_name
 
-COLUMNS = {
-    "suite": "suite",
-    "cell": "cell",
-    "prior": "prior",
-    "method": "method",
-    "dataset": "data set",
-    "backbone": "backbone",
-    "flow": "flow",
-    "num_nodes": "n",
-    "num_classes": "c",
-    "horizon": "T",
-    "tolerance": "Krylov tolerance",
-    "covariance": "covariance",
-    "scale": "scale",
-    "seed": "seed",
-    "split_seed": "split seed",
-    "certificate_fraction": "certificate fraction",
-    "num_prior": "prior points",
-    "num_certificate": "m",
-    "num_test": "test points",
-    "objective": "objective",
-    "fit_points": "points in training",
-    "optimizer": "optimizer",
-    "integrator": "integrator",
-    "num_points": "q",
-    "bound": "bound",
-    "epsilon": "ε",
-    "delta": "δ′",
-    "num_priors": "K",
-    "num_integrations": "J",
-    "kl": "KL",
-    "value": "certificate",
-    "certified": "certified",
-    "risk": "risk, certificate part",
-    "test_risk": "risk, test part",
-    "prior_test_risk": "prior test risk",
-    "mean_test_error": "mean classifier",
-    "train_seconds": "train",
-    "push_seconds": "push",
-    "fit_seconds": "fit",
-    "integrate_seconds": "integrate",
-    "flow_error": "flow error",
-    "device": "device",
-    "workers": "workers",
-    "finished": "finished",
-    "error": "error",
-}
-"""Headings, as short as a phone needs them."""
+Held = dict[str, dict[tuple[str, str], list[Any]]]
+"""What a comparison was held at: the values of each column, by suite and method."""
 
 
-def heading(column: str) -> str:
-    """Of a column."""
-    return COLUMNS.get(column, column.replace("_", " "))
+def column(name: str) -> Column:
+    """A column of the record; one that the record does not know is text under its own name."""
+    return columns_by_name().get(name) or Column(name, str, "")
+
+
+def heading(name: str) -> str:
+    """Heading of a column, with its unit if that is percent."""
+    found = column(name)
+    return f"{text(found.title)} (%)" if found.unit == "%" else text(found.title)
+
+
+def axis_title(name: str) -> str:
+    """What stands at an axis of a figure: the heading, or the meaning where the heading is a symbol."""
+    found = column(name)
+    return label(found.about.rstrip(".") if len(found.title) <= 2 else heading(name), 40)
+
+
+def in_order(kind: str, values: Iterable[Any]) -> list[Any]:
+    """Values of a column, each once: names as their registry lists them and then by alphabet, numbers by size."""
+    given, known = set(values), column(kind).names()
+    return [*(name for name in known if name in given), *sorted(given - set(known))]
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a record says nothing here."""
+    return value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and math.isnan(value))
 
 
 def text(value: Any, longest: int = 400) -> str:
-    """Any value of a record on one line: nothing that acts on a terminal or a page, nothing without end."""
-    if value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and math.isnan(value)):
+    """Any value of a record on one line, with nothing in it that acts on a terminal or a page."""
+    if is_missing(value):
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -77,48 +58,69 @@ def text(value: Any, longest: int = 400) -> str:
 
 
 def label(value: Any, longest: int = 22) -> str:
-    """For a figure, where there is little room."""
+    """A value where there is little room."""
     return text(value, longest) or "none"
 
 
 def setting(axis: str, value: Any, longest: int = 22) -> str:
-    """A value of an axis: without a Krylov tolerance, the precision's own was taken."""
-    return "the precision's own" if axis == "tolerance" and pd.isna(value) else label(value, longest)
+    """A value of an axis; a null may be one too."""
+    return column(axis).null_means or "none" if is_missing(value) else label(value, longest)
 
 
-def held_fixed(held: dict[str, dict[str, list[Any]]]) -> str:
-    """What a comparison was held at, and what it was not because suites differ; empty if nothing was swept beside it.
+def arm(method: Any, flow: Any) -> str:
+    """What is compared: `method · flow` where a flow applies, else the method."""
+    return f"{label(method)} · {label(flow)}" if flow else label(method)
 
-    `held` has the values of each column by suite.
-    """
+
+def held_fixed(held: Held) -> str:
+    """Sentences about what a comparison was held at, and about where suites differ; empty if nothing was swept."""
     alike, apart = [], []
-    for axis, suites in held.items():
-        shown = {suite: " or ".join(setting(axis, value) for value in values) for suite, values in suites.items()}
-        if len(set(shown.values())) == 1:
-            alike.append(f"{heading(axis)} {next(iter(shown.values()))}")
-        elif shown:
-            each = ", ".join(f"{values} in {label(suite, 80)}" for suite, values in shown.items())
+    for axis, found in held.items():
+        suites = {suite: _shown(axis, found, suite) for suite, _ in found}
+        if len(set(suites.values())) == 1:
+            alike.append(f"{heading(axis)} {next(iter(suites.values()))}")
+        else:
+            each = ", ".join(f"{shown} in {label(suite, 80)}" for suite, shown in suites.items())
             apart.append(f"{heading(axis)} ({each})")
     sentences = [f"Held fixed: {', '.join(alike)}."] if alike else []
     if apart:
         sentences.append(
-            f"Differs between suites: {', '.join(apart)}; so what differs between their results cannot be put down to "
-            "one axis."
+            f"Differs between suites: {', '.join(apart)}. So no single axis explains how their results differ."
         )
     return " ".join(sentences)
 
 
-def arm(row: Any, several_backbones: bool) -> str:
-    """What is compared: a flow, or the plain network; with its backbone if there are several."""
-    name = label(row.flow) if row.flow and not pd.isna(row.flow) else label(row.method)
-    return f"{label(row.backbone)} · {name}" if several_backbones else name
+def _shown(axis: str, found: Mapping[tuple[str, str], list[Any]], suite: str) -> str:
+    """The values of one suite; with their methods if these differ."""
+    methods = {
+        method: " or ".join(setting(axis, value) for value in values)
+        for (name, method), values in found.items()
+        if name == suite
+    }
+    if len(set(methods.values())) == 1:
+        return next(iter(methods.values()))
+    return " and ".join(f"{values} ({label(method)})" for method, values in methods.items())
 
 
-def percent(mean: float, sd: float = math.nan) -> str:
-    """A risk as mean ± standard deviation in percent, without a deviation if there is none."""
+def percent(mean: float, sd: float = math.nan, *, up: bool = False) -> str:
+    """A fraction in percent, as mean ± standard deviation if there is one.
+
+    `up`: a certificate, which is rounded up, because the risk may exceed a smaller number. What is above a printed
+    number by less than 1e-12 is the rounding of a floating-point mean, and counts as equal.
+    """
     if math.isnan(mean):
         return "–"
-    return f"{100 * mean:.2f}" if math.isnan(sd) else f"{100 * mean:.2f} ± {100 * sd:.2f}"
+    shown = f"{100 * mean:.2f}"
+    if up:
+        shown = str(Decimal(f"{100 * mean:.10f}").quantize(Decimal("0.01"), ROUND_CEILING))
+    return shown if math.isnan(sd) else f"{shown} ± {100 * sd:.2f}"
+
+
+def num_seeds(counts: Iterable[int]) -> str:
+    """How many seeds means are over: `3 seeds`, or `2 to 3 seeds` if some are missing."""
+    few, many = min(counts := list(counts)), max(counts)
+    seeds = "seed" if many == 1 else "seeds"
+    return f"{many} {seeds}" if few == many else f"{few} to {many} seeds"
 
 
 def seconds(value: float) -> str:

@@ -52,7 +52,7 @@
     const status = document.createElement("span");
     tools.className = "tools";
     input.type = "search";
-    input.placeholder = "Filter rows, e.g. daf kl 0.01";
+    input.placeholder = "Filter rows by words";
     input.setAttribute("aria-label", `Filter ${holder.querySelector(".scroll").getAttribute("aria-label")}`);
     status.setAttribute("role", "status");
     tools.append(input, status);

@@ -12,11 +12,11 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from ldaf_bench import __version__
-from ldaf_bench.report.figures.risks import with_test
-from ldaf_bench.report.grouping import applies, done, failed
+from ldaf_bench.report.comparison import comparison, headlines
+from ldaf_bench.report.grouping import applies, below_test, done, failed, with_test
 from ldaf_bench.report.names import label, text
 from ldaf_bench.report.records import Records
-from ldaf_bench.report.selection import PAY, best_sentences
+from ldaf_bench.report.selection import best_sentences
 from ldaf_bench.report.tables import Table, provenance
 
 MOST_ROWS = 4000
@@ -83,8 +83,6 @@ def page(records: Records, pictures: Sequence[Picture], tables: Mapping[str, Tab
     style, script = (room.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(room.joinpath("page.html").read_text(encoding="utf-8"))
-    broken = with_test(records.results)
-    broken = broken[broken["certified"].eq(True) & broken["value"].lt(broken["tested"])]
     return template.render(
         title=_title(records),
         policy=_policy(style, script),
@@ -92,8 +90,9 @@ def page(records: Records, pictures: Sequence[Picture], tables: Mapping[str, Tab
         style=Markup(style),
         script=Markup(script),
         facts=_facts(records),
-        num_failed=failed(records.results)["cell"].nunique(),
-        num_broken=len(broken),
+        num_failed=failed(records.results)["integration"].nunique(),
+        num_broken=len(below_test(with_test(records.results))),
+        headlines=[_with_code(sentence) for sentence in headlines(comparison(records.results)[0])],
         best=[_with_code(sentence) for sentence in best_sentences(records.results)],
         pictures=pictures,
         tables=tables,
@@ -106,8 +105,12 @@ def page(records: Records, pictures: Sequence[Picture], tables: Mapping[str, Tab
 
 
 def _with_code(sentence: str) -> Markup:
-    """Escaped, except that the one line of a suite that sentences quote is code."""
-    return Markup(f"<code>{escape(PAY)}</code>").join(escape(part) for part in sentence.split(f"`{PAY}`"))
+    """Escaped, except that what stands in backquotes is code."""
+    parts = sentence.split("`")
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if index % 2 and index + 1 < len(parts) else escape(part)
+        for index, part in enumerate(parts)
+    )
 
 
 def _policy(style: str, script: str) -> str:
@@ -134,9 +137,9 @@ def _facts(records: Records) -> list[tuple[str, str]]:
     return [
         ("certificates", f"{len(finished):,}"),
         ("of them certified", f"{int(finished['certified'].eq(True).sum()):,}"),
-        ("cells done", f"{finished['cell'].nunique():,}"),
-        ("cells failed", f"{failed(results)['cell'].nunique():,}"),
-        ("priors", f"{results['prior'][applies(results['prior'])].nunique():,}"),
+        ("integrations done", f"{finished['integration'].nunique():,}"),
+        ("failed", f"{failed(results)['integration'].nunique():,}"),
+        ("networks", f"{results['network'][applies(results['network'])].nunique():,}"),
         ("data sets", ", ".join(label(name) for name in results["dataset"].dropna().unique()[:5]) or "none"),
         ("ε", ", ".join(f"{level:g}" for level in levels) or "none"),
     ]

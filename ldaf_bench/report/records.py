@@ -13,15 +13,22 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ldaf_bench.results.record import CURVES, RECORD, Column, schema
+from ldaf_bench.columns import Column
+from ldaf_bench.report.names import arm, column
+from ldaf_bench.results import record
 
 AGAIN = "make it again with `python -m ldaf_bench.run`"
 MOST_PLAN_BYTES = 20_000_000
 """A larger plan.json is not read: no suite needs it, and the page has to be opened by somebody."""
-
-
-FRACTIONS = frozenset({"value", "epsilon", "delta", "mean_error", "mean_test_error", "certificate_fraction"})
+REQUIRED = (*record.IDENTITY, *record.DATA, *record.RISK, *record.CERTIFICATE, *record.COST, *record.PROVENANCE)
+"""What every results.parquet has. All other columns are those of methods, and methods come and go."""
 LARGEST = 1e12
+SLACK = 1e-9
+"""Rounding that a risk of 0 or 1 may have."""
+NAMED = ("flow", "covariance", "scale")
+"""Columns of methods that figures ask for by name, whether a method has them or not."""
+ZERO_IS_NONE = ("num_points", "delta")
+"""Columns in which 0 says that there is none."""
 
 
 class ReportError(Exception):
@@ -60,13 +67,23 @@ def read(folders: Sequence[Path]) -> Records:
     if not distinct:
         raise ReportError("There is no folder to report on: name one that holds results.parquet.")
     sources: list[Source] = []
-    results = [_table(folder / "results.parquet", RECORD, sources) for folder in distinct]
-    curves = [_table(folder / "curves.parquet", CURVES, sources) for folder in distinct]
+    results = [_table(folder / "results.parquet", REQUIRED, sources) for folder in distinct]
+    curves = [_table(folder / "curves.parquet", record.CURVES, sources) for folder in distinct]
     plans = [plan for folder in distinct if (plan := _plan(folder)) is not None]
-    return Records(named_apart(_once(_frame(results))), _frame(curves), tuple(plans), tuple(sources))
+    return Records(results_frame(results), _frame(curves, record.CURVES), tuple(plans), tuple(sources))
 
 
-def _table(path: Path, columns: tuple[Column, ...], sources: list[Source]) -> pa.Table:
+def results_frame(tables: Sequence[pa.Table]) -> pd.DataFrame:
+    """Tables of results as a frame: every certificate once, and its arm in `_arm`."""
+    frame = _frame(tables, record.record_columns())
+    for name in ZERO_IS_NONE:
+        frame[name] = frame[name].mask(frame[name].eq(0))
+    frame = frame.assign(**{name: "" for name in NAMED if name not in frame})
+    pairs = zip(frame["method"], frame["flow"], strict=True)
+    return _named_apart(_once(frame.assign(_arm=[arm(*pair) for pair in pairs])))
+
+
+def _table(path: Path, required: tuple[Column, ...], sources: list[Source]) -> pa.Table:
     if not path.is_file():
         raise ReportError(f"{path} is not there: name a folder that a run has written its results to.")
     try:
@@ -77,47 +94,58 @@ def _table(path: Path, columns: tuple[Column, ...], sources: list[Source]) -> pa
     except (OSError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())[:200].rstrip(".")
         raise ReportError(f"{path} cannot be read as Parquet ({reason}): {AGAIN}.") from error
-    expected = schema(columns)
-    for field in expected:
+    for field in record.schema(required):
         if field.name not in table.schema.names:
             raise ReportError(f"{path} has no column {field.name!r}, so another version wrote it: {AGAIN}.")
-        found = table.schema.field(field.name).type
-        if found != field.type:
-            raise ReportError(f"{path} has {found} in column {field.name!r} where {field.type} belongs: {AGAIN}.")
-    extra = sorted(set(table.schema.names) - set(expected.names))
-    if extra:
-        raise ReportError(f"{path} has a column {extra[0]!r} that no record has, so another version wrote it: {AGAIN}.")
-    _refuse_nonsense(path, table, columns)
+    columns = record.CURVES if required is record.CURVES else record.record_columns()
+    known = {field.name: field.type for field in record.schema(columns)}
+    for field in table.schema:
+        wanted = known.get(field.name)
+        if field.name.startswith("_") or table.schema.names.count(field.name) > 1:
+            raise ReportError(f"{path} has a column {field.name!r} that no method can write: {AGAIN}.")
+        if field.type != wanted and (wanted is not None or field.type not in record.ARROW.values()):
+            belongs = f"where {wanted} belongs" if wanted else "which no record has"
+            raise ReportError(f"{path} has {field.type} in column {field.name!r}, {belongs}: {AGAIN}.")
+    _refuse_nonsense(path, table)
     with path.open("rb") as file:
         sources.append(Source(str(path), table.num_rows, hashlib.file_digest(file, "sha256").hexdigest()))
-    return table.select(expected.names)
+    return table
 
 
-def _refuse_nonsense(path: Path, table: pa.Table, columns: tuple[Column, ...]) -> None:
+def _refuse_nonsense(path: Path, table: pa.Table) -> None:
     """No run writes a certificate above 1 or a number beyond LARGEST, and no axis could show it."""
-    for name in [column.name for column in columns if column.type == pa.float64()]:
-        low, high = (0.0, 1.0) if name in FRACTIONS else (-LARGEST, LARGEST)
+    for name in [field.name for field in table.schema if field.type == pa.float64()]:
+        low, high = (0.0, 1.0) if column(name).unit == record.PERCENT else (-LARGEST, LARGEST)
         known = table[name].drop_null().to_numpy()
-        wrong = known[np.isfinite(known) & ((known < low) | (known > high))]
+        wrong = known[np.isfinite(known) & ((known < low - SLACK) | (known > high + SLACK))]
         if len(wrong):
             raise ReportError(f"{path} has {name} = {wrong[0]:g}, which is not in [{low:g}, {high:g}]: {AGAIN}.")
 
 
-def _frame(tables: Sequence[pa.Table]) -> pd.DataFrame:
-    """With one way to say that something is missing: text is empty, numbers and errors are null."""
-    whole = {pa.int64(): pd.Int64Dtype()}  # a seed does not survive being a float
-    frame = pa.concat_tables(tables).to_pandas(types_mapper=whole.get)
-    for name in frame.columns:
-        if pd.api.types.is_float_dtype(frame[name]):
-            frame[name] = frame[name].where(np.isfinite(frame[name]))
-        elif name not in ("error", "certified", "converged") and not pd.api.types.is_numeric_dtype(frame[name]):
-            frame[name] = frame[name] if name == "finished" else frame[name].fillna("").astype(str)
+def _frame(tables: Sequence[pa.Table], columns: Sequence[Column]) -> pd.DataFrame:
+    """With one way to say that something is missing: text is empty, everything else is null.
+
+    Columns of methods that a table was written without are null in it. Columns of methods that are unknown here stay.
+    """
+    empty = record.schema(columns).remove_metadata().empty_table()
+    bare = [pa.table(table.columns, names=table.schema.names) for table in tables]
+    try:
+        whole = pa.concat_tables([empty, *bare], promote_options="default")
+    except pa.ArrowException as error:
+        raise ReportError("The folders hold columns of one name and several types: report on one at a time.") from error
+    # A seed does not survive being a float.
+    frame = whole.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    for field in whole.schema:
+        if field.type == pa.float64():
+            frame[field.name] = frame[field.name].where(np.isfinite(frame[field.name]))
+        elif field.type == pa.string() and field.name != "error":
+            frame[field.name] = frame[field.name].fillna("").astype(str)
     return frame.drop_duplicates(ignore_index=True)
 
 
 def _once(results: pd.DataFrame) -> pd.DataFrame:
     """Every certificate once, though several folders hold it; a `ReportError` if they do not agree on it."""
-    identity, outcome = ["plan", "cell", "bound", "epsilon"], ["value", "risk", "test_risk", "mean_test_error"]
+    identity, outcome = ["plan", "integration", "bound", "epsilon"], ["value", "risk", "test_risk", "mean_test_error"]
     known = results[results["value"].notna() & results[identity].ne("").all(axis=1) & results["epsilon"].notna()]
     again = known.duplicated(identity)
     differs = known.drop_duplicates([*identity, *outcome]).duplicated(identity)
@@ -130,7 +158,7 @@ def _once(results: pd.DataFrame) -> pd.DataFrame:
     return results.drop(index=known.index[again]).reset_index(drop=True)
 
 
-def named_apart(results: pd.DataFrame) -> pd.DataFrame:
+def _named_apart(results: pd.DataFrame) -> pd.DataFrame:
     """With the beginning of the plan's hash in the name of a suite that several plans share."""
     several = results.groupby("suite", dropna=False)["plan"].transform("nunique").gt(1)
     pairs = zip(results["suite"], results["plan"], several, strict=True)

@@ -6,25 +6,22 @@ from typing import Any
 
 import pandas as pd
 
-from ldaf_bench.report.grouping import FIXED_CLASSIFIER, applies, done, failed, stochastic
-from ldaf_bench.report.names import label, percent
+from ldaf_bench.report.grouping import axes, done, failed, is_mean, settings
+from ldaf_bench.report.names import heading, is_missing, label, percent, setting
+from ldaf_bench.results.record import METHODS  # type: ignore[attr-defined]
 
-DETERMINISTIC = frozenset({"bonferroni"})
-"""Integrators without chance, which cost no δ′."""
 PAY = "certificates.report: best"
 """The line of a suite that pays for a choice."""
-START = ["certificate_hash", "prior", "tolerance", "covariance", "scale", "seed"]
-"""What tells two priors over classifiers apart: `prior` alone is only the network."""
 
 
 def best_certificate(frame: pd.DataFrame) -> pd.Series:
     r"""The certified row of the smallest value; a `ValueError` with a sentence if nobody may name it.
 
-    A best of several certificates holds only if each was evaluated at ε/K and δ′/J, where K counts the priors and J the
+    A best of several certificates holds only if each was evaluated at ε/K and δ′/J, where K counts the events and J the
     integrations that could have been picked. What could have been picked is what the plan asked for, and a search or a
     failure leaves fewer rows than that: so all rows have to be of one plan, which counted before it ran, and carry the
-    one K and J that it paid. They must cover the priors (failed ones too) and the integrations that are compared here.
-    `catoni` rests on an event of its own and counts beside the other bounds, which follow from one event. Rows that are
+    one K and J that it paid. They must cover the events (those of failed priors too) and the integrations that are
+    compared here. An event counts once for each prior that it is about: posteriors of one prior share it. Rows that are
     not certified are no candidates, and so cost nothing. All rows have to be of one data set, one ε, and either about
     stochastic classifiers or about mean classifiers.
     """
@@ -32,69 +29,94 @@ def best_certificate(frame: pd.DataFrame) -> pd.Series:
     rows = rows[rows["certified"].eq(True)]
     if rows.empty:
         raise ValueError("No certificate rests on a guaranteed integration, so there is no best one to name.")
-    for column, what in (("dataset", "data sets"), ("epsilon", "levels ε")):
-        if rows[column].nunique(dropna=False) > 1:
+    for name, what in (("dataset", "data sets"), ("epsilon", "levels ε")):
+        if rows[name].nunique(dropna=False) > 1:
             raise ValueError(f"Certificates of several {what} cannot be compared: select one first.")
     if rows["plan"].nunique(dropna=False) > 1:
         raise ValueError(
             "The best of several plans cannot be named, because each paid for a choice among its own only."
         )
-    fixed = rows["bound"].isin(FIXED_CLASSIFIER)
-    if fixed.any() and not fixed.all():
+    about_mean = is_mean(rows)
+    if about_mean.any() and not about_mean.all():
         raise ValueError(
             "Certificates of mean and of stochastic classifiers spend ε each, so one cannot choose between them."
         )
-    if len(rows[["num_priors", "num_integrations"]].drop_duplicates()) > 1:
+    if len(rows[["num_events", "num_integrations"]].drop_duplicates()) > 1:
         raise ValueError("The best cannot be named, because its rows were paid for with different K or J.")
     lost = failed(frame)
-    lost = lost[applies(lost["covariance"]).ne(fixed.all())]
-    families = rows["bound"].eq("catoni").nunique()
-    candidates = pd.concat([rows, lost])[["certificate_hash", "prior"] if fixed.all() else START].drop_duplicates()
-    _refuse_unpaid(len(candidates) * families, rows["num_priors"].min(), "priors", "ε")
-    drawn = rows[~fixed & ~rows["integrator"].isin(DETERMINISTIC)]
-    if not drawn.empty:
-        # A cell is one integration, whatever the number of bounds that were evaluated on it.
-        _refuse_unpaid(drawn["cell"].nunique(), drawn["num_integrations"].min(), "integrations", "δ′")
+    lost = lost[is_mean(lost).eq(about_mean.all())]
+    # What failed could have been picked too, by any of the bounds.
+    once = rows.drop_duplicates(["event", "posterior", "network", "method"])
+    pairs = {*zip(once["event"], _priors(once), strict=True)}
+    pairs |= {(event, prior) for event in rows["event"].unique() for prior in _priors(lost)}
+    _refuse_unpaid(len(pairs), rows["num_events"].min(), "events", "ε")
+    by_chance = rows[rows["delta"].gt(0)]
+    if not by_chance.empty:
+        # An integration counts once, whatever the number of bounds that were evaluated on it.
+        _refuse_unpaid(by_chance["integration"].nunique(), rows["num_integrations"].min(), "integrations", "δ′")
     # Equal values: the first by name, so that the order of the rows does not matter.
-    return rows.sort_values(["value", "cell", "bound"], kind="stable").iloc[0]
+    return rows.sort_values(["value", "integration", "bound"], kind="stable").iloc[0]
+
+
+def _priors(rows: pd.DataFrame) -> list[tuple[Any, ...]]:
+    """What tells the prior (or the fixed classifier) of each row from others."""
+    return [_prior(row) for row in rows.to_dict("records")]
+
+
+def _prior(row: dict[Any, Any]) -> tuple[Any, ...]:
+    """Network, seed and all axes of the method that are no axes of the fit.
+
+    The posterior itself if the method is unknown here, which can only count too many.
+    """
+    if not row["posterior"]:
+        return row["network"], row["method"]
+    if row["method"] not in METHODS:
+        return (row["posterior"],)
+    method = METHODS[row["method"]]
+    own = (row[name] for spec in (method.digest_axes, method.prior_axes) for name in spec.model_fields)
+    return (row["network"], row["method"], row["seed"], *(None if is_missing(value) else value for value in own))
 
 
 def _refuse_unpaid(compared: int, paid: Any, what: str, level: str) -> None:
     affordable = 1 if pd.isna(paid) else int(paid)
     if compared > affordable:
         raise ValueError(
-            f"The best of {compared} {what} cannot be named, because {level} was divided for {affordable} only: "
-            f"set `{PAY}` in the suite and run it again."
+            f"The best of {compared} {what} cannot be named, because {level} was divided by {affordable} only."
         )
 
 
 def best_sentences(frame: pd.DataFrame) -> list[str]:
     """For each suite, data set and ε the best certified value of a stochastic classifier, or why none may be named."""
-    rows = stochastic(done(frame))
+    rows = done(frame)
+    rows = rows[~is_mean(rows)]
     several = rows["plan"].nunique(dropna=False) > 1
-    sentences = []
+    sentences: dict[str, None] = {}
     for (dataset, suite, plan, epsilon), group in rows.groupby(["dataset", "suite", "plan", "epsilon"], sort=True):
         where = f"{label(dataset, 40)}{f', suite {label(suite, 80)}' if several else ''}, ε = {epsilon:g}"
         lost = failed(frame)
         lost = lost[lost["plan"].eq(plan) & lost["dataset"].eq(dataset)]
-        # An integration without chance spends no δ′, but was chosen among others that do.
-        delta = group[group["certified"].eq(True)]["delta"].max()
         try:
-            sentences.append(f"{where}: {_sentence(best_certificate(pd.concat([group, lost])), delta)}")
+            sentences[f"{where}: {_sentence(best_certificate(pd.concat([group, lost])), group)}"] = None
         except ValueError as refusal:
-            sentences.append(f"{where}: {refusal}")
+            paid = group["num_events"].gt(1).any() or group["num_integrations"].gt(1).any()
+            who = f"The suite {label(suite, 80)}" if several else "This suite"
+            none = f"{who} reports all results and selects none. To report the best one, set `{PAY}`."
+            sentences[f"{where}: {refusal}" if paid or not group["certified"].eq(True).any() else none] = None
     if several:
-        sentences.append(
-            "To choose the best of several suites is not paid for: each of them counted its own rows only."
-        )
-    return sentences
+        sentences["No suite pays for choosing the best of several suites."] = None
+    return list(sentences)
 
 
-def _sentence(best: pd.Series, delta: float) -> str:
-    what = ", ".join(label(best[name]) for name in ("flow", "covariance", "scale"))
+def _sentence(best: pd.Series, group: pd.DataFrame) -> str:
+    alike = group[group["method"].eq(best["method"]) & group["classifier"].eq(best["classifier"])]
+    swept = [axis for axis in axes() if axis.name not in ("flow", "bound") and len(settings(alike, axis)) > 1]
+    values = {axis.name: best[axis.name] for axis in swept if axis.null_means or not is_missing(best[axis.name])}
+    what = "".join(f", {heading(name)} {setting(name, value)}" for name, value in values.items() if value != "")
+    # An integration without chance spends no δ′, but was chosen among others that do.
+    delta = group[group["certified"].eq(True)]["delta"].max()
+    chance = "" if pd.isna(delta) else f" and δ′ = {label(delta)} by J = {label(best['num_integrations'])} integrations"
     return (
-        f"the best certificate is {percent(best['value'])} % ({label(best['bound'])}; {what}; seed "
-        f"{label(best['seed'])}; {label(best['integrator'])}). The choice was paid for: the bounds at ε/K, with "
-        f"ε = {best['epsilon']:g} and K = {label(best['num_priors'])} priors, and the integrations at δ′/J, with "
-        f"δ′ = {label(delta)} and J = {label(best['num_integrations'])}."
+        f"the best certificate is {percent(best['value'], up=True)} % ({best['_arm']} with {label(best['bound'])}"
+        f"{what}, seed {label(best['seed'])}). The choice is paid for: ε was divided by "
+        f"K = {label(best['num_events'])} events{chance}."
     )

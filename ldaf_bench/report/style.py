@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import matplotlib as mpl
@@ -16,10 +16,13 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from ldaf_bench.report.names import column, in_order
+
 WIDTH = 5.0
 """Inches. Ten points in five inches are nine pixels on a phone of 360."""
 PALETTE: list[tuple[float, float, float]] = list(sns.color_palette("colorblind"))
-BLUE, ORANGE, GREEN, RED, PURPLE, BROWN, PINK, GREY, YELLOW, SKY = PALETTE
+LINE = 68
+"""Characters of a legend beside each other, the keys included."""
 INK = "#333333"
 NEUTRAL = "#9a9a9a"
 """For entries of a legend that are about a shape, whatever its colour."""
@@ -27,31 +30,8 @@ TINY = 1e-18
 """What is not above this has no place on a logarithmic axis."""
 ALARM = "#c1121f"
 
-COLOURS: dict[str, dict[str, Any]] = {
-    "flow": {"daf": BLUE, "sflow": ORANGE, "linear": GREEN, "": INK},
-    "integrator": {
-        "mc": BLUE, "qmc": ORANGE, "conditional": GREEN, "rqmc": PURPLE, "forward_mc": SKY, "bonferroni": BROWN,
-    },
-    "bound": {
-        "kl": BLUE, "kl_exact": SKY, "lambda": ORANGE, "quad": GREEN, "classic": PURPLE, "catoni": BROWN,
-        "test_set": INK, "chernoff": GREY,
-    },
-    "covariance": {
-        "code": BLUE, "constant": ORANGE, "paper": GREEN, "isotropic": PURPLE, "scaled": BROWN, "dense": PINK,
-    },
-    "stage": {"train": BLUE, "push": SKY, "fit": ORANGE, "integrate": GREEN},
-}  # fmt: skip
-"""The same colour for the same thing in every figure."""
-MARKERS: dict[str, dict[str, str]] = {
-    "flow": {"daf": "o", "sflow": "s", "linear": "^", "": "D"},
-    "integrator": {"mc": "o", "qmc": "s", "conditional": "^", "rqmc": "D", "forward_mc": "v", "bonferroni": "P"},
-    "bound": {
-        "kl": "o", "kl_exact": "v", "lambda": "s", "quad": "^", "classic": "D", "catoni": "P", "test_set": "X",
-        "chernoff": "p",
-    },
-    "covariance": {"code": "o", "constant": "s", "paper": "^", "isotropic": "D", "scaled": "v", "dense": "P"},
-}  # fmt: skip
-"""The same marker too, for those who do not see the colours."""
+MARKERS = "os^DvPXp*<"
+"""One for each colour, for those who do not see the colours."""
 
 THEME: Any = {
     **sns.axes_style("whitegrid"),
@@ -110,20 +90,19 @@ def figure(height: float, rows: int = 1, columns: int = 1, **options: Any) -> tu
     return new, axes
 
 
-def colour(kind: str, name: str) -> Any:
-    """Of a flow, an integrator, a bound, …; the same for the same name wherever it appears, known or not."""
-    return COLOURS.get(kind, {}).get(name) or PALETTE[zlib.crc32(name.encode()) % len(PALETTE)]
+Look = tuple[Any, str]
+"""Colour and marker."""
 
 
-def marker(kind: str, name: str) -> str:
-    """Likewise."""
-    return MARKERS.get(kind, {}).get(name) or "o^sDvPX<>"[zlib.crc32(name.encode()) % 9]
+def looks(names: Iterable[str], known: Sequence[str]) -> dict[str, Look]:
+    """Colours and markers of names by their place among all that are known, so that figures agree."""
+    places = {name: known.index(name) if name in known else zlib.crc32(name.encode()) for name in names}
+    return {name: (PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)]) for name, i in places.items()}
 
 
-def in_order(kind: str, names: Iterable[str]) -> list[str]:
-    """Names as COLOURS lists them, then those that it does not know."""
-    known, given = COLOURS.get(kind, {}), set(names)
-    return [*(name for name in known if name in given), *sorted(given - set(known))]
+def looks_of(kind: str, names: Iterable[str]) -> dict[str, Look]:
+    """Colours and markers of integrators, bounds, …, in the order of their registry."""
+    return looks(in_order(kind, names), column(kind).names())
 
 
 def percent_axis(ax: Axes, which: str = "y") -> None:
@@ -161,13 +140,25 @@ def count(value: float, _: Any = None) -> str:
     return f"{value:g}"
 
 
-def key(name: str, colour: Any = INK, marker: str = "o", *, hollow: bool = False, line: Any = "none") -> Line2D:
+def key(name: str, look: Look, *, fill: str = "full", line: Any = "none") -> Line2D:
     """An entry of a legend that is made by hand."""
-    face = "white" if hollow else colour
-    return Line2D([], [], color=colour, marker=marker, linestyle=line, markerfacecolor=face, label=name)
+    return Line2D([], [], linestyle=line, label=name, **filled(look, fill))
+
+
+def filled(look: Look, fill: str) -> dict[str, Any]:
+    """Options of a marker: `full`, `bottom` (half of it), or `none`."""
+    paint, marker = look
+    return {
+        "color": paint, "marker": marker, "fillstyle": "full" if fill == "none" else fill,
+        "markerfacecolor": "white" if fill == "none" else paint, "markerfacecoloralt": "white",
+    }  # fmt: skip
 
 
 def legend(figure: Figure, handles: list[Line2D], columns: int = 3, title: str | None = None) -> None:
-    """Below the axes, where it covers nothing."""
+    """Below the axes, where it covers nothing, in as many columns as fit."""
     if handles:
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(columns, len(handles)), title=title)
+        longest = max(len(str(handle.get_label())) for handle in handles)
+        fitting = max(1, LINE // (longest + 7))
+        figure.legend(
+            handles=handles, loc="outside lower center", ncols=min(columns, len(handles), fitting), title=title
+        )

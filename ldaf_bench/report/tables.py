@@ -9,25 +9,29 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from ldaf_bench.report.comparison import comparison as compare
-from ldaf_bench.report.comparison import ordered
-from ldaf_bench.report.grouping import FIXED_CLASSIFIER, done, failed, networks, summarize
-from ldaf_bench.report.names import heading, held_fixed, label, percent, seconds, setting, text
+from ldaf_bench.report.grouping import (
+    MEAN,
+    PRICE,
+    SETTING,
+    applies,
+    axes,
+    by_registry,
+    distinct,
+    done,
+    failed,
+    is_mean,
+    networks,
+    summarize,
+)
+from ldaf_bench.report.names import column, heading, held_fixed, is_missing, label, percent, seconds, text
 from ldaf_bench.report.records import Records, searches
+from ldaf_bench.results.record import columns_by_name
 
-KEYS = [
-    "dataset", "suite", "method", "backbone", "flow", "num_nodes", "horizon", "tolerance", "certificate_fraction",
-    "num_certificate", "covariance", "scale", "objective", "fit_points", "optimizer", "integrator", "num_points",
-    "bound", "epsilon", "delta", "num_priors", "num_integrations", "certified",
-]  # fmt: skip
-"""Two certificates of one setting that agree in these differ in seeds only."""
-ALWAYS = frozenset({"bound", "epsilon", "certified"})
+ALWAYS = frozenset({"bound", "epsilon", "certified", "error"})
 """Columns that stay even if they say the same in every row: without them a value is not a certificate."""
 
-FRONT = (
-    "dataset", "suite", "method", "flow", "covariance", "scale", "integrator", "bound", "epsilon", "value", "certified",
-    "test_risk", "risk", "kl", "seeds", "num_priors", "delta", "num_integrations",
-)  # fmt: skip
-"""What is to be seen without scrolling."""
+FRONT = ("dataset", "suite", "method", "flow", "classifier", "bound", "epsilon")
+"""What stands before the certificate itself; all other axes follow behind."""
 
 
 class Cell(NamedTuple):
@@ -52,25 +56,46 @@ class Table(NamedTuple):
         return tuple(all(isinstance(cell.key, float) for cell in column) and bool(column) for column in columns)
 
 
+NOTHING = Cell("–", -math.inf)
+"""What is missing or does not apply; it sorts first among numbers."""
+Columns = dict[str, list[Cell]]
+"""A table by columns, under the names that the record has for them."""
+
+
 def cell(value: Any) -> Cell:
-    """Of any value of a record; what is missing or does not apply is a dash, and sorts first among numbers."""
-    if value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and math.isnan(value)):
-        return Cell("–", -math.inf)
+    """Any value of a record."""
+    if is_missing(value):
+        return NOTHING
     if isinstance(value, str) and not value:
         return Cell("–", "")
-    if isinstance(value, bool):
-        return Cell(text(value), text(value))
-    if isinstance(value, int | float):
+    if isinstance(value, int | float) and not isinstance(value, bool):
         return Cell(f"{value:g}" if isinstance(value, float) else str(value), float(value))
     return Cell(text(value), text(value))
 
 
-def _plain(values: pd.Series) -> list[Any]:
-    """As Python's own types."""
-    return values.astype(object).where(values.notna(), None).tolist()
+def _cells(rows: pd.DataFrame, names: Sequence[str]) -> Columns:
+    """These columns of a frame."""
+    found = {}
+    for name in names:
+        values = rows[name].astype(object).where(rows[name].notna(), None)
+        found[name] = [cell(value) for value in values]
+    return found
 
 
-def _hoist(columns: dict[str, list[Cell]]) -> str:
+def _numbers(values: pd.Series, show: Callable[[float], str]) -> list[Cell]:
+    """Numbers that are shown in a way of their own."""
+    return [NOTHING if math.isnan(value) else Cell(show(value), float(value)) for value in values.astype(float)]
+
+
+def _risks(mean: pd.Series, sd: pd.Series, *, up: bool = False) -> list[Cell]:
+    """Risks in percent, certificates rounded up."""
+    return [
+        NOTHING if math.isnan(value) else Cell(percent(value, deviation, up=up), float(value))
+        for value, deviation in zip(mean.astype(float), sd.astype(float), strict=True)
+    ]
+
+
+def _hoist(columns: Columns) -> str:
     """Take out the columns that say the same in every row, or nothing; a sentence says it once instead."""
     said = []
     for name in [name for name in columns if name not in ALWAYS]:
@@ -78,49 +103,66 @@ def _hoist(columns: dict[str, list[Cell]]) -> str:
         if len(different) < 2:
             said += [f"{heading(name)} {value}" for value in different]
             del columns[name]
-    return f"In every row that it applies to: {', '.join(said)}." if said else ""
+    return f"The same wherever it applies: {', '.join(said)}." if said else ""
+
+
+def _table(title: str, columns: Columns, note: str = "") -> Table:
+    return Table(title, tuple(map(heading, columns)), tuple(zip(*columns.values(), strict=True)), note)
+
+
+def keys(rows: pd.DataFrame) -> list[str]:
+    """What a certificate is identified by, besides its setting: every axis, and what was paid.
+
+    A column that the record does not know belongs to a method that is unknown here. It is taken for one of its axes if
+    it never differs within a setting.
+    """
+    known = columns_by_name()
+    others = [name for name in rows.columns if name not in known and not name.startswith("_")]
+    settings = rows.groupby(SETTING, dropna=False)
+    others = [name for name in others if settings[name].nunique(dropna=False).le(1).all()]
+    own = [axis.name for axis in axes() if axis.name not in FRONT]
+    return [*FRONT, *own, *others, "num_certificate"]
 
 
 def certificates(results: pd.DataFrame, searches: Sequence[str] = ()) -> Table | None:
-    """Every configuration and bound, with what was paid for it. `searches` are the suites that searched."""
+    """Every setting and bound, with what was paid for it. `searches` are the suites that searched."""
     rows = done(results)
     if rows.empty:
         return None
-    fixed = rows["bound"].isin(FIXED_CLASSIFIER)
+    about_mean = is_mean(rows)
     rows = rows.assign(
-        test_risk=rows["mean_test_error"].where(fixed, rows["test_risk"]),
-        risk=rows["mean_error"].where(fixed, rows["risk"]),
-        delta=rows["delta"].where(~fixed),  # nothing is integrated for a mean classifier
+        certified=rows["certified"].eq(True),
+        test_risk=rows["mean_test_error"].where(about_mean, rows["test_risk"]),
+        risk=rows["mean_error"].where(about_mean, rows["risk"]),
     )
-    mean, sd, counts = summarize(rows, KEYS, ["value", "test_risk", "risk", "kl"])
-    place = {bound: index for index, bound in enumerate(ordered(mean["bound"].unique().tolist()))}
-    order = mean.assign(bound=mean["bound"].map(place)).sort_values(KEYS, kind="stable").index
-    mean, sd, counts = mean.loc[order], sd.loc[order], counts.loc[order]
-    columns = {name: [cell(value) for value in _plain(mean[name])] for name in KEYS}
-    columns["certified"] = [Cell("yes", "yes") if value is True else Cell("no", "no") for value in mean["certified"]]
-    own = setting("tolerance", None)
-    columns["tolerance"] = [c if c.text != "–" else Cell(own, c.key) for c in columns["tolerance"]]
-    for name, what in (("fit_points", 0), ("num_points", 0)):
-        columns[name] = [c if c.key != what else Cell("–", -math.inf) for c in columns[name]]
+    names, last = keys(rows), ["bound", "epsilon"]
+    outcomes = ["value", "test_risk", "risk", "kl_divergence"]
+    mean, sd, counts = summarize(rows, [*names, *PRICE, "certified"], outcomes)
+    mean = by_registry(mean, [name for name in names if name not in last] + last)
+    sd, counts = sd.loc[mean.index], counts.loc[mean.index]
+    settings = _cells(mean, [*names, *PRICE])
+    for name in [name for name in names if column(name).null_means]:
+        # A null is a value where other rows of the method and classifier have one.
+        groups = applies(mean[name]).groupby([mean["method"], mean["classifier"]], dropna=False).transform("any")
+        own = Cell(column(name).null_means, -math.inf)
+        settings[name] = [own if c == NOTHING and some else c for c, some in zip(settings[name], groups, strict=True)]
     if counts.gt(1).any():
-        columns["seeds"] = [Cell(str(n), float(n)) for n in counts]
-    note = _hoist(columns)
-    for name in ("value", "test_risk", "risk"):
-        columns[name] = _spread(mean[name], sd[name])
-    columns["kl"] = [Cell("–" if math.isnan(k) else f"{k:.2f}", -math.inf if math.isnan(k) else k) for k in mean["kl"]]
-    columns = {name: columns[name] for name in [*(n for n in FRONT if n in columns), *columns]}
-    header = [f"{heading(n)} (%)" if n in ("value", "test_risk", "risk") else heading(n) for n in columns]
-    return Table("Certificates", tuple(header), _rows(columns), f"{note} {promise(rows, counts, searches)}".strip())
+        settings["_seeds"] = [Cell(str(n), float(n)) for n in counts]
+    note = _hoist(settings)
+    columns = {name: settings.pop(name) for name in FRONT if name in settings}
+    columns["value"] = _risks(mean["value"], sd["value"], up=True)
+    columns |= _cells(mean, ["certified"])
+    for name in ("test_risk", "risk"):
+        columns[name] = _risks(mean[name], sd[name])
+    columns["kl_divergence"] = _numbers(mean["kl_divergence"], lambda value: f"{value:.2f}")
+    return _table("Certificates", columns | settings, f"{note} {promise(rows, counts, searches)}".strip())
 
 
-_PAID = (
-    "the best of one suite at one ε may be picked, because that was paid for: each bound was evaluated at ε/K and each "
-    "integration run at δ′/J"
-)
+_PAID = "the best one of a suite at one ε may be picked: each bound is evaluated at ε/K and each integration at δ′/J"
 SELECTED = {
-    "none": "nothing was selected, and nothing may be: each bound spends its whole ε and each integration its whole δ′",
+    "none": "all results are reported and none is selected: each bound uses the full ε, each integration the full δ′",
     "all": _PAID,
-    "some": f"where K or J is above 1, {_PAID}; in all other rows nothing was selected, and nothing may be",
+    "some": f"where K or J is above 1, {_PAID}. All other rows are reported and none of them is selected",
 }
 """What may be done with a table of certificates of which none, all or some paid for a choice."""
 
@@ -132,104 +174,90 @@ def _seeds(counts: pd.Series) -> str:
 
 def promise(rows: pd.DataFrame, counts: pd.Series, searches: Sequence[str] = ()) -> str:
     """What stands below certificates: whether one may be picked, and what they rest on."""
-    paid = rows["num_priors"].gt(1).fillna(False) | rows["num_integrations"].gt(1).fillna(False)
+    paid = rows["num_events"].gt(1).fillna(False) | rows["num_integrations"].gt(1).fillna(False)
     chosen = SELECTED["all" if paid.all() else "some" if paid.any() else "none"]
     parts = [f"{_seeds(counts).capitalize()}; {chosen}."]
     if searches:
         names = ", ".join(label(name, 80) for name in searches)
-        parts.append(
-            f"A search chose what was run ({names}): the rows and seeds shown are those that the searcher came by, and "
-            "the whole grid was paid for."
-        )
-    parts.append("Where certified says no, the value rests on an estimate of the risk and is no guarantee.")
-    if rows["bound"].isin(FIXED_CLASSIFIER).any():
-        parts.append("Rows of test_set and chernoff are about the mean classifier, and a choice apart.")
+        parts.append(f"A search chose which posteriors were run ({names}). The budget covers the whole grid.")
+    if not rows["certified"].all():
+        parts.append("Where certified says no, the value rests on an estimate of the risk and is no guarantee.")
+    if is_mean(rows).any() and not is_mean(rows).all():
+        parts.append(f"Rows of the classifier {MEAN} are about the mean classifier. Choosing among them is separate.")
     return " ".join(parts)
 
 
-def _spread(mean: pd.Series, sd: pd.Series) -> list[Cell]:
-    pairs = zip(mean.astype(float), sd.astype(float), strict=True)
-    return [Cell(percent(m, s), -math.inf if math.isnan(m) else float(m)) for m, s in pairs]
-
-
-def _rows(columns: dict[str, list[Cell]]) -> tuple[tuple[Cell, ...], ...]:
-    return tuple(zip(*columns.values(), strict=True))
-
-
 def comparison(results: pd.DataFrame) -> Table | None:
-    """The paper's Table 1: what was measured, what was certified, and the held-out bounds, a column per flow."""
+    """The paper's Table 1: what was measured, what was certified, and the held-out bounds, a column per arm."""
     frame, held = compare(results)
     if frame.empty:
         return None
     # Where a data set has several suites, the arms have their names already.
     single = frame.groupby("dataset")["suite"].transform("nunique").eq(1)
     suites = frame["suite"].where(single & (frame["suite"].nunique() > 1), "")
-    arms = frame.assign(suite=suites).drop_duplicates(["dataset", "arm"])[["dataset", "arm", "suite"]]
-    columns = {
+    arms = frame.assign(suite=suites).drop_duplicates(["dataset", "_arm"])[["dataset", "_arm", "suite"]]
+    header = {
         (dataset, arm): f"{label(dataset)}, {f'{label(suite, 80)} · ' if suite else ''}{arm}"
         for dataset, arm, suite in arms.itertuples(index=False, name=None)
     }
-    rows: dict[tuple[str, float], dict[tuple[str, str], Cell]] = {}
-    for row in frame.itertuples():
-        mark = "" if row.certified or not row.bound else " †"
-        level = -1.0 if math.isnan(row.epsilon) else row.epsilon
-        found = rows.setdefault((row.what, level), {})
-        # Certified and uncertified rows of one bound can only both be here if a guarantee failed; show both.
-        shown = percent(row.mean, row.sd) + mark
-        before = found.get((row.dataset, row.arm))
-        found[row.dataset, row.arm] = Cell(f"{before.text}; {shown}" if before else shown, float(row.mean))
-    lines = []
-    for (what, level), found in rows.items():
-        name = what if level < 0 else f"{what}, ε = {level:g}"
-        lines.append((Cell(name, name), *(found.get(pair, Cell("–", -math.inf)) for pair in columns)))
-    bounds = frame[frame["bound"].ne("")]
-    paid = "; ".join(f"{what}: {' or '.join(group['paid'].unique())}" for what, group in _by_kind(bounds))
-    estimates = "† Not certified: rests on an estimate of the risk." if (bounds["certified"].ne(True)).any() else ""
-    note = f"Percent, {_seeds(frame['num_seeds'])}. {held_fixed(held)} Paid: {paid}. {estimates}"
-    return Table("Comparison", ("", *columns.values()), tuple(lines), " ".join(note.split()))
+    lines: dict[str, dict[tuple[str, str], Cell]] = {}
+    for row in frame.to_dict("records"):
+        name = row["_what"] if not row["bound"] else f"{row['_what']}, ε = {row['epsilon']:g}"
+        shown = percent(row["_mean"], row["_sd"], up=bool(row["bound"]))
+        shown += " †" if row["bound"] and not row["certified"] else ""
+        line, place = lines.setdefault(name, {}), (row["dataset"], row["_arm"])
+        # Two values of one bound can only be here if a guarantee failed or settings differ in no column; show both.
+        line[place] = Cell(f"{line[place].text}; {shown}" if place in line else shown, float(row["_mean"]))
+    rows = [(Cell(name, name), *(line.get(place, NOTHING) for place in header)) for name, line in lines.items()]
+    note = f"Percent, {_seeds(frame['_seeds'])}. {held_fixed(held)} {_paid(frame[frame['bound'].ne('')])}"
+    return Table("Comparison", ("", *header.values()), tuple(rows), note.strip())
 
 
-def _by_kind(bounds: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    fixed = bounds["bound"].isin(FIXED_CLASSIFIER)
-    kinds = (("certificates", bounds[~fixed]), ("held-out bounds", bounds[fixed]))
-    return [(what, group) for what, group in kinds if not group.empty]
+def _paid(bounds: pd.DataFrame) -> str:
+    """What the bounds of a comparison cost, and whether all of them are certified."""
+    parts = []
+    for what, group in (("certificates", bounds[~is_mean(bounds)]), ("held-out bounds", bounds[is_mean(bounds)])):
+        prices = group[["num_events", "delta"]].drop_duplicates().itertuples(index=False, name=None)
+        shown = [f"K = {label(k)}{'' if math.isnan(delta) else f', δ′ = {delta:g}'}" for k, delta in prices]
+        parts += [f"{what}: {' or '.join(shown)}"] if shown else []
+    estimates = "" if bounds["certified"].all() else " † Not certified: rests on an estimate of the risk."
+    return f"Paid: {'; '.join(parts)}.{estimates}"
 
 
-def priors(results: pd.DataFrame) -> Table | None:
-    """One row per network."""
+def network_table(results: pd.DataFrame) -> Table | None:
+    """One row per network, with the axes that tell networks apart."""
     known = networks(results)
     if known.empty:
         return None
-    names = [
-        "prior", "dataset", "method", "backbone", "flow", "num_nodes", "horizon", "seed", "split_seed",
-        "certificate_fraction", "num_prior", "num_certificate", "num_test", "device", "workers",
-    ]  # fmt: skip
-    columns = {name: [cell(value) for value in _plain(known[name])] for name in names}
-    prior = columns.pop("prior")
-    columns = {"prior": prior, **columns}
+    groups = results[applies(results["network"])].groupby("network")
+    own = [axis.name for axis in axes() if len(distinct(known, axis.name)) > 1]
+    own = [name for name in own if groups[name].nunique().le(1).all()]
+    counts = ["num_prior", "num_certificate", "num_test"]
+    columns = _cells(known, ["network", "dataset", "method", *own, "seed", "split_seed", *counts, "device", "workers"])
     note = _hoist(columns)
-    columns["mean_test_error"] = _spread(known["mean_test_error"], known["mean_test_error"] * math.nan)
-    for stage in ("train_seconds", "push_seconds"):
-        columns[stage] = [Cell(seconds(t), -math.inf if math.isnan(t) else t) for t in known[stage].astype(float)]
-    header = ["mean classifier, test (%)" if n == "mean_test_error" else heading(n) for n in columns]
-    return Table("Priors", tuple(header), _rows(columns), note)
+    columns["mean_test_error"] = _risks(known["mean_test_error"], known["mean_test_error"] * math.nan)
+    for stage in ("train_seconds", "digest_seconds"):
+        columns[stage] = _numbers(known[stage], seconds)
+    return _table("Networks", columns, note)
 
 
 def failures(results: pd.DataFrame) -> Table | None:
-    """One row per cell that failed, and why."""
+    """One row per integration that failed, and why."""
     rows = failed(results)
     if rows.empty:
         return None
-    names = ["suite", "cell", "prior", "dataset", "flow", "covariance", "scale", "integrator", "seed", "error"]
-    columns = {name: [cell(value) for value in _plain(rows[name])] for name in names}
-    note = f"{len(rows)} cells failed. Run the suite again: what is done is not made twice."
-    return Table("Failed cells", tuple(heading(name) for name in names), _rows(columns), note)
+    own = [axis.name for axis in axes()]
+    columns = _cells(
+        rows, ["integration", "network", "suite", "dataset", "method", "classifier", *own, "seed", "error"]
+    )
+    note = f"{len(rows)} failed. Run the same command again to resume; what is done is not made twice."
+    return _table("Failed integrations", columns, f"{note} {_hoist(columns)}".strip())
 
 
 TABLES: dict[str, Callable[[Records], Table | None]] = {
     "comparison": lambda r: comparison(r.results),
     "certificates": lambda r: certificates(r.results, searches(r.plans)),
-    "priors": lambda r: priors(r.results),
+    "networks": lambda r: network_table(r.results),
     "failures": lambda r: failures(r.results),
 }
 """In the order of the page; a table without rows is left out."""
@@ -241,14 +269,9 @@ def provenance(results: pd.DataFrame) -> Table | None:
         return None
     names = ["suite", "ldaf_bench", "torch", "ray", "python", "commit", "device", "workers"]
     groups = results.groupby(names, dropna=False, sort=False)
-    found = groups.agg(cells=("cell", "nunique"), first=("finished", "min"), last=("finished", "max")).reset_index()
-    columns: dict[str, list[Cell]] = {
-        name: [cell(value) for value in _plain(found[name])] for name in [*names, "cells"]
-    }
+    found = groups.agg(integrations=("integration", "nunique"), first=("finished", "min"), last=("finished", "max"))
+    found = found.reset_index()
     for name in ("first", "last"):
-        columns[name] = [Cell(t, t) for t in _times(found[name])]
-    return Table("Provenance", tuple(columns), _rows(columns))
-
-
-def _times(times: pd.Series) -> Sequence[str]:
-    return ["–" if pd.isna(time) else time.strftime("%Y-%m-%d %H:%M UTC") for time in times]
+        found[name] = ["" if pd.isna(time) else time.strftime("%Y-%m-%d %H:%M UTC") for time in found[name]]
+    columns = _cells(found, [*names, "integrations", "first", "last"])
+    return Table("Provenance", tuple(columns), tuple(zip(*columns.values(), strict=True)))

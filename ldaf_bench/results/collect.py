@@ -1,221 +1,289 @@
-"""collect: from artifacts to results.parquet and curves.parquet. Nothing is computed here."""
+"""collect: certificates from integrations, and everything into results.parquet and curves.parquet.
+
+A certificate is a pure function of what is stored, so that a new bound, a new ε or `report: best` costs nothing but
+this. Bounds are evaluated for many integrations at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 
 from ldaf_bench.artifacts import ArtifactError, fingerprint, whole_file
-from ldaf_bench.methods.pushed import Pushed
-from ldaf_bench.methods.store import Prior
-from ldaf_bench.plan import Plan, PlannedCell, PlannedPosterior, PlannedPrior
-from ldaf_bench.results.record import CURVES, RECORD, Column, schema
-from ldaf_bench.results.store import (
-    cell_path,
+from ldaf_bench.data.splits import PARTS
+from ldaf_bench.methods import METHODS
+from ldaf_bench.models.network import Network
+from ldaf_bench.plan import DigestOf, Plan, PlannedIntegration, PlannedNetwork, PlannedPosterior
+from ldaf_bench.results.record import CURVES, record_columns, table
+from ldaf_bench.store.digests import Digested
+from ldaf_bench.store.posteriors import (
+    Posterior,
     convergence_path,
-    load_cell,
+    integration_path,
     load_convergence,
+    load_integration,
     load_posterior,
     load_search,
-    posterior_hash,
     posterior_path,
     search_path,
 )
+from ldaf_bench.theory.bounds import Classifier
+from ldaf_bench.theory.certificate import certify, risk_to_certify
+from ldaf_bench.theory.integrate import INTEGRATORS
 
 RESULTS_FILE, CURVES_FILE = "results.parquet", "curves.parquet"
 
 
-PRIOR_DATA = 2000
-"""So many prior points are enough to choose the scale of the covariance `scaled`."""
-
-
-def needs_prior_part(plan: Plan, prior: PlannedPrior) -> bool:
-    """Whether prior data have to be pushed forward as well."""
-    return prior.config.method == "ldaf" and "scaled" in plan.suite.posteriors.covariance
-
-
 class Sources(NamedTuple):
-    """What the cells of one prior rest on."""
+    """What the classifiers of one digest rest on."""
 
-    prior: Prior
-    certificate: Pushed
-    test: Pushed
-    prior_part: Pushed | None = None
-    """Some prior data, for the covariance `scaled`."""
+    network: Network
+    certificate: Digested
+    test: Digested
+    prior_part: Digested | None = None
+    """Some prior data, if a prior is made from them."""
 
     @property
-    def num_bytes(self) -> int:
-        """Of all their arrays."""
-        parts = [part for part in (self.certificate, self.test, self.prior_part) if part is not None]
-        return sum(array.nbytes for part in parts for array in (*part.pushforward, part.features, part.labels))
+    def parts(self) -> tuple[Digested, ...]:
+        """Those that are there."""
+        return tuple(part for part in self[1:] if part is not None)
 
     @property
     def content(self) -> str:
         """A hash of all their arrays: results of other arrays under the same names are not taken for theirs."""
-        parts = (self.certificate, self.test, self.prior_part)
-        return fingerprint([None if part is None else part.record["files"] for part in parts])
+        return fingerprint([None if part is None else part.record["files"] for part in self[1:]])
+
+
+class Certifiable(NamedTuple):
+    """All that certificates of one classifier need, and the columns that its rows share."""
+
+    classifier: Classifier
+    risks: tuple[float, ...]
+    """What enters the bound, for each of the plan's budgets."""
+    kl: float
+    num_data: int
+    certified: bool
+    costs_delta: bool
+    columns: Mapping[str, Any]
 
 
 def collect(
-    plan: Plan, store: Path, sources: Mapping[tuple[str, float | None], Sources], failures: Mapping[str, str]
+    plan: Plan, store: Path, sources: Mapping[DigestOf, Sources], failures: Mapping[str, str]
 ) -> tuple[pa.Table, pa.Table]:
-    """Both tables, in the plan's order. `failures` says of a cell why it is not there."""
-    planned = {prior.identity: prior for prior in plan.priors}
-    wanted = wanted_cells(plan, store)
-    rows = [row for cell in wanted for row in _rows(plan, planned[cell.prior], cell, store, sources, failures)]
-    posteriors = list(dict.fromkeys(cell.posterior for cell in wanted if cell.posterior is not None))
-    return _table(RECORD, rows), _table(CURVES, list(_curves(plan, posteriors, store, sources)))
+    """Both tables, in the plan's order. `failures` says of an integration or a mean classifier why it is not there."""
+    posteriors = Posteriors(store, sources)
+    wanted = wanted_integrations(plan, store)
+    rows: list[Mapping[str, Any]] = []
+    found: list[Certifiable] = []
+    for digest in plan.means:
+        base = _identity(plan, digest, None, None)
+        if digest.mean in failures:
+            rows.append({**base, "error": failures[digest.mean]})
+        else:
+            found.append(_mean(plan, sources[digest], {**base, **posteriors.measured[digest]}))
+    for planned in wanted:
+        base = _identity(plan, planned.posterior.digest, planned.posterior, planned)
+        if planned.identity in failures:
+            rows.append({**base, "error": failures[planned.identity]})
+        else:
+            found.append(_integrated(plan, planned, store, posteriors, base))
+    results = table(record_columns(), [*_certificates(plan, found), *rows])
+    kept = dict.fromkeys(planned.posterior for planned in wanted)
+    return results, table(CURVES, _curves(plan, kept, store, posteriors))
 
 
-def write_table(table: pa.Table, path: Path) -> None:
+def write_table(rows: pa.Table, path: Path) -> None:
     """As one Parquet file, whole or not at all."""
     with whole_file(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+        pq.write_table(rows, temporary, compression="zstd")
 
 
-def _table(columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> pa.Table:
-    known = {column.name for column in columns}
-    for row in rows:
-        unknown = row.keys() - known
-        if unknown:
-            raise AssertionError(f"The record has no column {', '.join(sorted(unknown))}: add it to `record`.")
-    arrays = {column.name: [row.get(column.name) for row in rows] for column in columns}
-    return pa.table(arrays, schema=schema(columns))
-
-
-def wanted_cells(plan: Plan, store: Path) -> tuple[PlannedCell, ...]:
-    """All cells but those that a search did not come by; these were paid for like all others."""
+def wanted_integrations(plan: Plan, store: Path) -> tuple[PlannedIntegration, ...]:
+    """All integrations but those that a search did not try; these are paid for like all others."""
     if plan.suite.search is None:
-        return plan.cells
-    tried = load_search(search_path(store, plan))
-    return tuple(cell for cell in plan.cells if cell.posterior is None or cell.posterior.identity in tried)
+        return plan.integrations
+    tried = load_search(search_path(store, plan.identity))
+    return tuple(planned for planned in plan.integrations if planned.posterior.identity in tried)
 
 
-def tolerance_of(cell: PlannedCell, plan: Plan) -> float | None:
-    """The Krylov tolerance that a cell's pushforward was made with; the mean classifier has the first one."""
-    return plan.suite.pushforwards.tolerance[0] if cell.posterior is None else cell.posterior.tolerance
+class Posteriors:
+    """Posteriors by their names, each read once, and what is known of their digests."""
+
+    def __init__(self, store: Path, sources: Mapping[DigestOf, Sources]) -> None:
+        self.store, self.sources = store, sources
+        self.content = {digest: found.content for digest, found in sources.items()}
+        self.measured = {digest: _measured(found) for digest, found in sources.items()}
+        self._read: dict[str, Posterior] = {}
+
+    def get(self, planned: PlannedPosterior) -> Posterior:
+        """The stored posterior."""
+        if planned.identity not in self._read:
+            restore = planned.digest.entry.restore
+            assert restore is not None
+            path = posterior_path(self.store, planned.identity)
+            self._read[planned.identity] = load_posterior(path, self.content[planned.digest], restore)
+        return self._read[planned.identity]
 
 
-def _setting(prior: PlannedPrior, posterior: PlannedPosterior | None) -> str:
-    fitted = {} if posterior is None else {**asdict(posterior), "seed": None, "prior": None}
-    return fingerprint({"prior": prior.config.determines() | {"seed": None}, "posterior": fitted})
+def _certificates(plan: Plan, found: list[Certifiable]) -> Iterator[dict[str, Any]]:
+    """One row for each classifier, ε and bound; each bound is evaluated once for all classifiers alike."""
+    groups: dict[tuple[Classifier, int], list[int]] = {}
+    for number, one in enumerate(found):
+        groups.setdefault((one.classifier, one.num_data), []).append(number)
+    values: dict[tuple[int, int, str], float] = {}
+    for (kind, num_data), members in groups.items():
+        kls = torch.tensor([found[number].kl for number in members], dtype=torch.float64)
+        for level, budget in enumerate(plan.budgets(kind)):
+            risks = torch.tensor([found[number].risks[level] for number in members], dtype=torch.float64)
+            for bound in plan.bounds(kind):
+                certified = certify(bound, kind, risks, kls, num_data, budget).tolist()
+                values |= {(n, level, bound.name): v for n, v in zip(members, certified, strict=True)}
+    for number, one in enumerate(found):
+        for level, budget in enumerate(plan.budgets(one.classifier)):
+            for bound in plan.bounds(one.classifier):
+                yield {
+                    **one.columns,
+                    "bound": bound.name,
+                    "event": bound.event,
+                    "epsilon": budget.epsilon,
+                    "delta": budget.delta if one.costs_delta else 0.0,
+                    "num_events": budget.num_events,
+                    "num_integrations": budget.num_integrations,
+                    "value": values[number, level, bound.name],
+                    "certified": one.certified,
+                }
 
 
-def _identity(plan: Plan, prior: PlannedPrior, cell: PlannedCell) -> dict[str, Any]:
-    config, posterior, splits = prior.config, cell.posterior, prior.splits
-    flows = config.method == "ldaf"
+def _identity(
+    plan: Plan, digest: DigestOf, posterior: PlannedPosterior | None, integration: PlannedIntegration | None
+) -> dict[str, Any]:
+    """The columns that say what a row is about, known before anything runs."""
+    network = plan.network[digest.network]
+    config, splits = network.config, network.splits
+    axes = digest.digest_spec.used() if posterior is None else posterior.axes
     return {
         "suite": plan.suite.suite,
         "plan": plan.identity,
-        "setting": _setting(prior, posterior),
-        "cell": cell.identity,
-        "prior": prior.identity,
-        "method": config.method,
+        "setting": _setting(network, digest, posterior),
+        "integration": digest.mean if integration is None else integration.identity,
+        "posterior": None if posterior is None else posterior.identity,
+        "network": network.identity,
+        "method": digest.method,
         "dataset": config.dataset,
         "backbone": config.backbone,
-        "flow": config.flow if flows else "",
-        "num_nodes": config.num_nodes if flows else None,
         "num_classes": plan.summary.num_classes,
-        "horizon": config.horizon if flows else None,
-        "tolerance": tolerance_of(cell, plan),
-        "covariance": None if posterior is None else posterior.covariance,
-        # `scaled` finds its own.
-        "scale": None if posterior is None or posterior.covariance == "scaled" else posterior.scale,
         "seed": config.seed,
         "split_seed": config.split.seed,
         "certificate_fraction": config.split.certificate,
-        **{f"num_{part}": len(getattr(splits, part)) for part in ("prior", "certificate", "test")},
-        **{f"{part}_hash": splits.hash(part) for part in ("prior", "certificate", "test")},
+        **config.head.used(),
+        **axes,
+        **{f"num_{part}": len(getattr(splits, part)) for part in PARTS},
+        **{f"{part}_hash": splits.hash(part) for part in PARTS},
+        "classifier": "mean" if posterior is None else posterior.classifier,
     }
 
 
-def _rows(
-    plan: Plan,
-    prior: PlannedPrior,
-    cell: PlannedCell,
-    store: Path,
-    sources: Mapping[tuple[str, float | None], Sources],
-    failures: Mapping[str, str],
-) -> Iterator[dict[str, Any]]:
-    identity = _identity(plan, prior, cell)
-    if cell.identity in failures:
-        yield {**identity, "error": failures[cell.identity]}
-        return
-    found = sources[prior.identity, tolerance_of(cell, plan)]
-    source = found.content
-    stored = load_cell(cell_path(store, cell.identity), source)
-    training, computed = found.prior.record["training"], stored["provenance"]
-    common = {
-        **identity,
-        **_posterior_columns(cell, store, source, stored["posterior"]),
-        "mean_error": found.certificate.mean_error,
-        "mean_test_error": found.test.mean_error,
-        "flow_error": found.certificate.record["worst_error"],
+def _setting(network: PlannedNetwork, digest: DigestOf, posterior: PlannedPosterior | None) -> str:
+    own = {"digest": digest.spec} if posterior is None else posterior.determines
+    config = network.config.model_dump(mode="json")
+    return fingerprint({**own, "method": digest.method, "network": {**config, "seed": None}, "seed": None})
+
+
+def _measured(sources: Sources) -> dict[str, Any]:
+    """Columns that all rows of one digest share."""
+    training, errors = sources.network.record["training"], sources.certificate.tensors.get("error")
+    return {
+        "mean_error": _error(sources.certificate),
+        "mean_test_error": _error(sources.test),
+        "digest_error": None if errors is None else float(errors.max()),
         "train_seconds": training["seconds"],
-        "push_seconds": found.certificate.record["seconds"] + found.test.record["seconds"],
+        "digest_seconds": sources.certificate.record["seconds"] + sources.test.record["seconds"],
         "device": training["starts"][-1]["device"],
         "workers": training["starts"][-1]["workers"],
-        **{name: computed[name] for name in ("ldaf_bench", "torch", "ray", "python", "commit")},
-        "finished": datetime.fromisoformat(stored["finished"]),
     }
-    for row in stored["rows"]:
-        yield {**common, **row}
 
 
-def _posterior_columns(cell: PlannedCell, store: Path, source: str, expected: str) -> dict[str, Any]:
-    if cell.posterior is None:
-        return {}
-    posterior = load_posterior(posterior_path(store, cell.posterior.identity), source)
-    if posterior_hash(posterior.start, posterior.gaussian) != expected:
-        raise ArtifactError(f"Cell {cell.identity} is of another posterior than the one there is: run again.")
-    return {name: value for name, value in posterior.about.items() if name != "history"}
+def _error(digested: Digested) -> float | None:
+    """The 0-1 error of the mean classifier on a part; None if its method has no mean classifier."""
+    wrong = mean_mistakes(digested)
+    return None if wrong is None else float(wrong.double().mean())
+
+
+def mean_mistakes(digested: Digested) -> torch.Tensor | None:
+    """For every datum whether the mean classifier errs."""
+    logits = METHODS[digested.record["method"]].logits
+    return None if logits is None else logits(digested.tensors).argmax(1) != digested.labels
+
+
+def _mean(plan: Plan, sources: Sources, base: Mapping[str, Any]) -> Certifiable:
+    """The mean classifier, which is fixed before the certificate part is seen: its errors are what is integrated."""
+    record = sources.network.record
+    columns = {**base, **_provenance(record["versions"], record["finished"])}
+    risks = (float(base["mean_error"]),) * len(plan.budgets("mean"))
+    return Certifiable("mean", risks, 0.0, len(sources.certificate.labels), True, False, columns)
+
+
+def _integrated(
+    plan: Plan, planned: PlannedIntegration, store: Path, posteriors: Posteriors, base: Mapping[str, Any]
+) -> Certifiable:
+    digest = planned.posterior.digest
+    posterior = posteriors.get(planned.posterior)
+    integration, record = load_integration(integration_path(store, planned.identity), posteriors.content[digest])
+    if record["posterior"] != posterior.hash:
+        raise ArtifactError(f"Integration {planned.identity} is of another posterior: run the suite again.")
+    entry, kind = INTEGRATORS[planned.integrator], planned.posterior.classifier
+    # Budgets differ in ε only, so one upper end serves them all.
+    upper = risk_to_certify(entry, integration, plan.budgets(kind)[0].delta_each)
+    columns = {
+        **base,
+        **posterior.about,
+        **posteriors.measured[digest],
+        "integrator": planned.integrator,
+        "num_points": planned.num_points or None,
+        "num_evaluations": integration.num_evaluations,
+        "risk": float(integration.value),
+        "risk_upper": upper if entry.certifies else None,
+        "integration_error": integration.standard_error,
+        **record["about"],
+        **_provenance(record["provenance"], record["finished"]),
+    }
+    risks = (upper,) * len(plan.budgets(kind))
+    num_data, kl = len(integration.per_datum), float(posterior.about["kl_divergence"])
+    return Certifiable(kind, risks, kl, num_data, entry.certifies, entry.costs_delta, columns)
+
+
+def _provenance(versions: Mapping[str, str], finished: str) -> dict[str, Any]:
+    names = ("ldaf_bench", "torch", "ray", "python", "commit")
+    return {**{name: versions[name] for name in names}, "finished": datetime.fromisoformat(finished)}
 
 
 def _curves(
-    plan: Plan, posteriors: Sequence[PlannedPosterior], store: Path, sources: Mapping[tuple[str, float | None], Sources]
+    plan: Plan, kept: Iterable[PlannedPosterior], store: Path, posteriors: Posteriors
 ) -> Iterator[dict[str, Any]]:
     suite = plan.suite.suite
-    told: set[str] = set()
-    for (prior, _), found in sources.items():
-        if prior not in told:
-            told.add(prior)
-            elapsed = 0.0
-            for row in found.prior.record["training"]["curve"]:
-                elapsed += row["seconds"]
-                for series in ("loss", "accuracy", "images_per_second"):
-                    point = {"x": float(row["epoch"] + 1), "y": float(row[series]), "seconds": elapsed}
-                    yield {"suite": suite, "prior": prior, "cell": "", "kind": "training", "series": series, **point}
-    for posterior in posteriors:
-        path = posterior_path(store, posterior.identity)
-        if (posterior.prior, posterior.tolerance) in sources and path.exists():
-            source = sources[posterior.prior, posterior.tolerance].content
-            cell = plan.cells_of(posterior, posterior.prior)[0].identity
-            base = {"suite": suite, "prior": posterior.prior, "cell": cell}
-            for step in load_posterior(path, source).about["history"]:
-                for series in ("cross_entropy", "kl", "lam", "bound"):
-                    point = {"x": float(step["number"]), "y": float(step[series]), "seconds": float(step["seconds"])}
-                    yield {**base, "kind": "alternation", "series": series, **point}
-            for run in (convergence_path(store, name) for name in convergence_names(plan, posterior)):
-                if run.exists():
-                    for row in load_convergence(run, source)["rows"]:
-                        yield {**base, "kind": "integration", **row}
-
-
-def convergence_names(plan: Plan, posterior: PlannedPosterior) -> list[str]:
-    """The name of this posterior's convergence run, if there is to be one.
-
-    The first posterior of every prior with the first seed is looked at.
-    """
-    asked = plan.suite.convergence
-    if asked is None or posterior.seed != plan.suite.priors.seed[0]:
-        return []
-    first = next(other for other in plan.posteriors if other.prior == posterior.prior)
-    if posterior != first:
-        return []
-    return [fingerprint({"posterior": posterior.identity, **asked.model_dump(mode="json")})]
+    networks = {found.network.identity: found.network for found in posteriors.sources.values()}
+    for identity, network in networks.items():
+        elapsed = 0.0
+        base = {"suite": suite, "network": identity, "posterior": "", "kind": "training"}
+        for row in network.record["training"]["curve"]:
+            elapsed += row["seconds"]
+            for series in ("loss", "accuracy", "images_per_second"):
+                yield {**base, "series": series, "x": row["epoch"] + 1.0, "y": float(row[series]), "seconds": elapsed}
+    for planned in kept:
+        if planned.digest not in posteriors.sources or not posterior_path(store, planned.identity).exists():
+            continue
+        base = {"suite": suite, "network": planned.digest.network, "posterior": planned.identity}
+        for step in posteriors.get(planned).history:
+            for series in sorted(step.keys() - {"x", "seconds"}):
+                point = {"x": step["x"], "y": float(step[series]), "seconds": step["seconds"]}
+                yield {**base, "kind": "fit", "series": series, **point}
+        name = plan.convergence_of(planned)
+        if name is not None and (path := convergence_path(store, name)).exists():
+            for row in load_convergence(path, posteriors.content[planned.digest]):
+                yield {**base, "kind": "integration", **row}

@@ -1,131 +1,166 @@
 """The record: one row of results.parquet per certificate, and the long table of curves. The schema's one place.
 
-A cell that failed is one row with its identity, its `error`, and nulls. Rows of bounds for a fixed classifier
-(`test_set`, `chernoff`) are about the mean classifier, all others about the stochastic one.
+Columns of a method's axes and outcomes come from the method itself. An integration that failed is one row with its
+identity, its `error`, and nulls.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 
+from ldaf_bench.columns import Column, Kind
+from ldaf_bench.data.datasets import DATASETS
+from ldaf_bench.methods import METHODS
+from ldaf_bench.models.backbones import BACKBONES
+from ldaf_bench.theory.bounds import BOUNDS
+from ldaf_bench.theory.integrate import INTEGRATORS
 
-class Column(NamedTuple):
-    """A column and what it means."""
-
-    name: str
-    type: pa.DataType
-    about: str
-
-
-TEXT, WHOLE, REAL, TRUTH = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+ARROW: dict[Kind, pa.DataType] = {
+    str: pa.string(),
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    datetime: pa.timestamp("us", "UTC"),
+}
+PERCENT = "%"
+SECONDS = "s"
+CLASSIFIERS = ("posterior", "prior", "mean")
 
 IDENTITY = (
-    Column("suite", TEXT, "name of the suite"),
-    Column("plan", TEXT, "hash of the plan: of all that the suite asks for and pays for"),
-    Column("setting", TEXT, "hash of all that determines the classifier but its seed: what may be averaged over seeds"),
-    Column("cell", TEXT, "hash of all that determines the cell"),
-    Column("prior", TEXT, "hash of all that determines the prior's network"),
-    Column("method", TEXT, "entry of METHODS"),
-    Column("dataset", TEXT, "entry of DATASETS"),
-    Column("backbone", TEXT, "entry of BACKBONES"),
-    Column("flow", TEXT, "entry of FLOWS; empty for the deterministic baseline"),
-    Column("num_nodes", WHOLE, "n"),
-    Column("num_classes", WHOLE, "c"),
-    Column("horizon", REAL, "T"),
-    Column("tolerance", REAL, "of the Krylov spaces in the pushforward; null: the precision's own"),
-    Column("covariance", TEXT, "entry of COVARIANCES"),
-    Column("scale", REAL, "scale of the covariance initialization; null for `scaled`, which finds its own"),
-    Column("seed", WHOLE, "of weights, order and augmentation of the prior, and of its covariance"),
-    Column("split_seed", WHOLE, "of the split"),
-    Column("certificate_fraction", REAL, "certificate points over all points outside the test part"),
-)
+    Column("suite", str, "name of the suite"),
+    Column("plan", str, "hash of the plan: of all that the suite asks for and pays for"),
+    Column("setting", str, "hash of all that determines the classifier but its seed: what may be averaged over seeds"),
+    Column("integration", str, "hash of all that determines the integration, or the mean classifier"),
+    Column("posterior", str, "hash of all that determines the posterior; null for a mean classifier"),
+    Column("network", str, "hash of all that determines the network"),
+    Column("dataset", str, "entry of DATASETS", "data set", names=lambda: tuple(DATASETS)),
+    Column("num_classes", int, "c", "c"),
+    Column("seed", int, "seed of the network's weights, order and augmentation, and of its posteriors"),
+    Column("split_seed", int, "seed of the split"),
+    Column(
+        "certificate_fraction", float, "certificate points over all points outside the test part",
+        axis="data.certificate",
+    ),
+    Column(
+        "backbone", str, "entry of BACKBONES", axis="networks.backbone", prefer="first", names=lambda: tuple(BACKBONES)
+    ),
+    Column("method", str, "entry of METHODS", axis="methods", prefer="first", names=lambda: tuple(METHODS)),
+)  # fmt: skip
 DATA = (
-    Column("num_prior", WHOLE, "points that the prior saw"),
-    Column("num_certificate", WHOLE, "m: points that certify"),
-    Column("num_test", WHOLE, "points that test"),
-    Column("prior_hash", TEXT, "of the prior part's points"),
-    Column("certificate_hash", TEXT, "of the certificate part's points"),
-    Column("test_hash", TEXT, "of the test part's points"),
-)
-POSTERIOR = (
-    Column("objective", TEXT, "what the posterior minimizes; `prior`: it is the prior"),
-    Column("fit_points", WHOLE, "Sobol points of the surrogate in training"),
-    Column("optimizer", TEXT, "entry of OPTIMIZERS"),
-    Column("prior_width", REAL, "root mean square of the prior's standard deviations, over all coordinates"),
-    Column("lam", REAL, "λ at the end of the fit"),
-    Column("kl", REAL, "KL divergence of posterior from prior"),
-    Column("alternations", WHOLE, "alternations between covariance and λ"),
-    Column("converged", TRUTH, "whether the bound had stopped moving"),
+    Column("num_prior", int, "points that the network was trained on", "prior points"),
+    Column("num_certificate", int, "m: points that certify", "m"),
+    Column("num_test", int, "points that test", "test points"),
+    Column("prior_hash", str, "hash of the prior part's points"),
+    Column("certificate_hash", str, "hash of the certificate part's points"),
+    Column("test_hash", str, "hash of the test part's points"),
 )
 RISK = (
-    Column("integrator", TEXT, "entry of INTEGRATORS"),
-    Column("num_points", WHOLE, "q: points per datum"),
-    Column("num_evaluations", WHOLE, "(datum, point) pairs that were evaluated"),
+    Column("kl_divergence", float, "KL divergence of posterior from prior", "KL"),
     Column(
-        "risk", REAL, "Gibbs risk of the posterior on the certificate part, estimated; an upper bound by `bonferroni`"
+        "integrator", str, "entry of INTEGRATORS", axis="risks.integrator", prefer="first",
+        names=lambda: tuple(INTEGRATORS),
     ),
-    Column("risk_upper", REAL, "its guaranteed upper end; null without a guarantee"),
-    Column("integration_error", REAL, "standard error of `risk`; null if the integrator has none"),
-    Column("prior_risk", REAL, "Gibbs risk of the prior on the certificate part"),
-    Column("test_risk", REAL, "Gibbs risk of the posterior on the test part"),
-    Column("prior_test_risk", REAL, "Gibbs risk of the prior on the test part"),
-    Column("mean_error", REAL, "0-1 error of the mean classifier on the certificate part"),
-    Column("mean_test_error", REAL, "0-1 error of the mean classifier on the test part"),
-    Column("flow_error", REAL, "largest estimated error of a logit or of a row of G on the certificate part"),
-)
+    Column("num_points", int, "q: points per datum", "q", axis="risks.num_points", prefer="largest"),
+    Column("num_evaluations", int, "(datum, point) pairs that were evaluated"),
+    Column("risk", float, "Gibbs risk on the certificate part, as integrated", "risk, certificate part", PERCENT),
+    Column("risk_upper", float, "its guaranteed upper end; null without a guarantee", unit=PERCENT),
+    Column("integration_error", float, "standard error of `risk`; null if the integrator has none", unit=PERCENT),
+    Column("prior_risk", float, "Gibbs risk of the prior on the certificate part", unit=PERCENT),
+    Column("test_risk", float, "Gibbs risk of the posterior on the test part", "risk, test part", PERCENT),
+    Column("prior_test_risk", float, "Gibbs risk of the prior on the test part", unit=PERCENT),
+    Column("mean_error", float, "0-1 error of the mean classifier on the certificate part", unit=PERCENT),
+    Column(
+        "mean_test_error", float, "0-1 error of the mean classifier on the test part", "mean classifier, test", PERCENT
+    ),
+    Column("digest_error", float, "largest estimated error of a digest's value; null if the method has no estimate"),
+)  # fmt: skip
 CERTIFICATE = (
-    Column("bound", TEXT, "entry of BOUNDS"),
-    Column("epsilon", REAL, "ε: how often the bounds may fail"),
-    Column("delta", REAL, "δ′: how often the integrations may fail; 0 where none is left to chance"),
-    Column("num_priors", WHOLE, "K: priors among which the best may be picked; the bound is evaluated at ε/K"),
-    Column("num_integrations", WHOLE, "integrations among which the best may be picked; each was run at δ′ over this"),
-    Column("value", REAL, "the certificate: the true risk is at most this; 1 at most"),
-    Column("certified", TRUTH, "whether it rests on a guaranteed integration"),
-)
+    Column(
+        "classifier", str, "what the certificate is about: the fitted `posterior` (Gibbs), the unfitted `prior` "
+        "(Gibbs), or the deterministic `mean` classifier",
+        names=lambda: CLASSIFIERS,
+    ),
+    Column(
+        "bound", str, "entry of BOUNDS", axis="certificates.bound", prefer="first", names=lambda: tuple(BOUNDS)
+    ),
+    Column("event", str, "what may fail with probability ε; bounds of one event hold together"),
+    Column(
+        "epsilon", float, "ε: how often the bounds may fail", "ε", axis="certificates.epsilon", prefer="smallest"
+    ),
+    Column("delta", float, "δ′: how often the integrations may fail; 0 where none is left to chance", "δ′"),
+    Column("num_events", int, "K: events among which the best may be picked; the bound is evaluated at ε/K", "K"),
+    Column(
+        "num_integrations", int, "J: integrations among which the best may be picked; each is charged at δ′/J", "J"
+    ),
+    Column("value", float, "the certificate: the true risk is at most this; 1 at most", "certificate", PERCENT),
+    Column("certified", bool, "whether it rests on a guaranteed integration"),
+)  # fmt: skip
 COST = (
-    Column("train_seconds", REAL, "training of the prior"),
-    Column("push_seconds", REAL, "network and flow over certificate and test part"),
-    Column("fit_seconds", REAL, "fitting the posterior"),
-    Column("integrate_seconds", REAL, "this integration"),
-    Column("peak_bytes", WHOLE, "peak memory so far of the process that ran the cell, which ran others before"),
-    Column("device", TEXT, "cpu or cuda"),
-    Column("workers", WHOLE, "that trained the prior"),
+    Column("train_seconds", float, "training of the network", "train", SECONDS),
+    Column("digest_seconds", float, "one pass over certificate and test part", "digest", SECONDS),
+    Column("fit_seconds", float, "making the prior and fitting the posterior", "fit", SECONDS),
+    Column("integrate_seconds", float, "this integration", "integrate", SECONDS),
+    Column("peak_bytes", int, "peak memory so far of the process that integrated, which ran others before"),
+    Column("device", str, "cpu or cuda"),
+    Column("workers", int, "workers that trained the network"),
 )
 PROVENANCE = (
-    Column("ldaf_bench", TEXT, "version"),
-    Column("torch", TEXT, "version"),
-    Column("ray", TEXT, "version"),
-    Column("python", TEXT, "version"),
-    Column("commit", TEXT, "of the source that computed the cell; empty if it is not known"),
-    Column("finished", pa.timestamp("us", "UTC"), "when the cell was done"),
-    Column("error", TEXT, "why the cell failed; null if it did not"),
+    Column("ldaf_bench", str, "version"),
+    Column("torch", str, "version"),
+    Column("ray", str, "version"),
+    Column("python", str, "version"),
+    Column("commit", str, "of the source that integrated; empty if it is not known"),
+    Column("finished", datetime, "when the integration was done"),
+    Column("error", str, "why the integration failed; null if it did not"),
 )
-
-RECORD = (*IDENTITY, *DATA, *POSTERIOR, *RISK, *CERTIFICATE, *COST, *PROVENANCE)
-"""All columns of results.parquet, in order."""
 
 CURVES = (
-    Column("suite", TEXT, "name of the suite"),
-    Column("prior", TEXT, "as in results.parquet"),
-    Column("cell", TEXT, "as in results.parquet; empty for training curves"),
-    Column("kind", TEXT, "`training`, `alternation` or `integration`"),
+    Column("suite", str, "name of the suite"),
+    Column("network", str, "as in results.parquet"),
+    Column("posterior", str, "as in results.parquet; empty for training curves"),
+    Column("kind", str, "`training`, `fit` or `integration`"),
     Column(
-        "series",
-        TEXT,
-        "what y is: loss, accuracy, images_per_second; cross_entropy, kl, lam, bound; an integrator's name, or "
-        "`reference` for the standard error of what they are compared with",
+        "series", str, "what y is: loss, accuracy, images_per_second; a quantity of the fit; an integrator's name, or "
+        "`reference` for the standard error of what integrators are compared with",
     ),
-    Column("x", REAL, "epoch, alternation, or points per datum"),
-    Column("y", REAL, "its value; for integration, the root mean square error of the risk over seeds"),
-    Column("low", REAL, "lower end of a band around y; null without one"),
-    Column("high", REAL, "upper end"),
-    Column("seconds", REAL, "time spent up to x, or for one integration"),
-)
+    Column("x", float, "epoch, step of the fit, or points per datum"),
+    Column("y", float, "its value; for integration, the root mean square error of the risk over seeds"),
+    Column("low", float, "lower end of a band around y; null without one"),
+    Column("high", float, "upper end"),
+    Column("seconds", float, "time spent up to x, or for one integration", unit=SECONDS),
+)  # fmt: skip
 """All columns of curves.parquet."""
 
 
-def schema(columns: tuple[Column, ...]) -> pa.Schema:
+def record_columns() -> tuple[Column, ...]:
+    """All columns of results.parquet, in order; a column that several methods share comes once."""
+    own: dict[str, Column] = {}
+    for column in (column for method in METHODS.values() for column in method.columns()):
+        own.setdefault(column.name, column)
+    return (*IDENTITY, *own.values(), *DATA, *RISK, *CERTIFICATE, *COST, *PROVENANCE)
+
+
+def columns_by_name() -> dict[str, Column]:
+    """Columns of results.parquet by name."""
+    return {column.name: column for column in record_columns()}
+
+
+def schema(columns: Iterable[Column]) -> pa.Schema:
     """As Arrow has it, with what each column means as its metadata."""
-    return pa.schema([pa.field(column.name, column.type, metadata={"about": column.about}) for column in columns])
+    return pa.schema([pa.field(c.name, ARROW[c.kind], metadata={"about": c.about}) for c in columns])
+
+
+def table(columns: tuple[Column, ...], rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Rows as a table: one builder per column, so that a value of a wrong type is refused where it comes in."""
+    known = {column.name for column in columns}
+    collected: dict[str, list[Any]] = {column.name: [] for column in columns}
+    for row in rows:
+        if unknown := row.keys() - known:
+            raise AssertionError(f"The record has no column {', '.join(sorted(unknown))}: add it to `record`.")
+        for name, values in collected.items():
+            values.append(row.get(name))
+    return pa.table(collected, schema=schema(columns))

@@ -93,8 +93,9 @@ def generate_normals(count: int, like: Tensor) -> None:
 def plain_risk(integrals: Problem, num_points: int) -> None:
     """One 0-1 risk at Sobol points, written straight down: batches of 100, argmax."""
     power = 1 << math.ceil(math.log2(num_points))
-    points = sobol_normals(integrals.num_classes - 1, power, 0)[:, :num_points].T.to(integrals.mean)
-    factor = class_factor(integrals.factor).to(integrals.mean)
-    for part in torch.arange(integrals.num_data, device=integrals.mean.device).split(100):
-        logits = integrals.mean[part, None] + points @ factor[part].mT
+    mean, factor = integrals.gaussian
+    points = sobol_normals(integrals.num_classes - 1, power, 0)[:, :num_points].T.to(mean)
+    moved = class_factor(factor).to(mean)
+    for part in torch.arange(integrals.num_data, device=mean.device).split(100):
+        logits = mean[part, None] + points @ moved[part].mT
         (logits.argmax(-1) != integrals.labels[part, None]).double().mean(1)

@@ -23,8 +23,11 @@ from ldaf_bench.speed.cases import (
     plain_risk,
     stored_epoch,
 )
-from ldaf_bench.theory.integrate import Problem, flow_draw, integrate, problem
-from ldaf_bench.theory.integrate.sampling import mc
+from ldaf_bench.theory.integrate import INTEGRATORS, Integrator, Problem, evaluate, integrate, sobol_normals
+from ldaf_bench.theory.integrate.bonferroni import BONFERRONI
+from ldaf_bench.theory.integrate.conditional import CONDITIONAL
+from ldaf_bench.theory.integrate.sampling import MC, QMC, mc
+from ldaf_bench.theory.logits import flow_draw, problem
 from ldaf_bench.theory.posterior import FitSettings, fit
 
 QUOTED_SECONDS = 0.55 / 100
@@ -59,7 +62,7 @@ class Sizes:
     """Of an epoch of training; one to warm up, one to measure."""
     large_network: str = "resnet18"
     large_batch: int = 128
-    sweep_cells: tuple[int, int] = (10, 60)
+    sweep_posteriors: tuple[int, int] = (10, 60)
     """Of a short and a long sweep."""
 
 
@@ -67,7 +70,7 @@ QUICK = Sizes(
     num_nodes=5, num_classes=4, num_data=60, mc_points=200, stored_points=200, fit_points=64, qmc_points=(64, 128),
     reference_points=1024, seeds=4, memory_points=(64,), nodes=(2, 4), classes=(3, 5), data=(20, 40), points=(32, 64),
     corner=(6, 6, 4), images=(1, 8, 8), network="tinynet", batch=32, steps=4, large_network="tinynet", large_batch=8,
-    sweep_cells=(1, 3),
+    sweep_posteriors=(1, 3),
 )  # fmt: skip
 
 
@@ -121,9 +124,10 @@ class Stopwatch:
             torch.cuda.synchronize(self.device)
 
 
-def root_mean_square(integrals: Problem, integrator: str, num_points: int, truth: float, seeds: int) -> float:
+def root_mean_square(integrals: Problem, integrator: Integrator, num_points: int, truth: float, seeds: int) -> float:
     """Error of the overall risk over seeds."""
-    values = [float(integrate(integrator, integrals, num_points=num_points, seed=seed).value) for seed in range(seeds)]
+    name = integrator.name
+    values = [float(integrate(name, integrals, num_points=num_points, seed=seed).value) for seed in range(seeds)]
     return math.sqrt(statistics.fmean((value - truth) ** 2 for value in values))
 
 
@@ -143,12 +147,11 @@ def ratios(sizes: Sizes, device: str) -> Iterator[Row]:
     pushed = case.push()
     integrals = problem(pushed, case.prior, case.labels)
     normals = m * sizes.mc_points * (c - 1)
-    base = clock(lambda: generate_normals(normals, integrals.factor))
-    options = {"num_points": sizes.mc_points, "seed": 0, "delta": 0.01}
-    seconds = clock(lambda: mc(integrals, "zero_one", negligible=0.0, **options))  # type: ignore[arg-type]
+    base = clock(lambda: generate_normals(normals, integrals.gaussian[1]))
+    seconds = clock(lambda: mc(integrals, num_points=sizes.mc_points, seed=0, negligible=0.0))
     note = f"N = {m * sizes.mc_points:.0e} draws"
     yield row("mc / its normals", seconds, base, seconds / base, 2.5, False, note)
-    skipping = clock(lambda: mc(integrals, "zero_one", **options))  # type: ignore[arg-type]
+    skipping = clock(lambda: mc(integrals, num_points=sizes.mc_points, seed=0))
     note = "skipping the data that cannot matter"
     yield row("mc, all sampled / skipping", skipping, seconds, seconds / skipping, math.nan, True, note)
 
@@ -157,21 +160,21 @@ def ratios(sizes: Sizes, device: str) -> Iterator[Row]:
     note = f"q = {sizes.fit_points} cached against {sizes.stored_points} stored"
     yield row("epoch, flow again / cached", seconds, base, base / seconds, 50, True, note)
 
-    truth = float(integrate("conditional", integrals, num_points=sizes.reference_points, seed=-1).value)
+    truth = float(integrate(CONDITIONAL.name, integrals, num_points=sizes.reference_points, seed=-1).value)
     low, high = sizes.qmc_points
-    base = clock(lambda: integrate("qmc", integrals, num_points=low), 3)
-    goal = root_mean_square(integrals, "qmc", high, truth, sizes.seeds)
+    base = clock(lambda: integrate(QMC.name, integrals, num_points=low), 3)
+    goal = root_mean_square(integrals, QMC, high, truth, sizes.seeds)
     enough = 4
-    while root_mean_square(integrals, "conditional", enough, truth, sizes.seeds) > goal and enough < high:
+    while root_mean_square(integrals, CONDITIONAL, enough, truth, sizes.seeds) > goal and enough < high:
         enough *= 2
-    seconds = clock(lambda: integrate("conditional", integrals, num_points=enough), 5)
+    seconds = clock(lambda: integrate(CONDITIONAL.name, integrals, num_points=enough), 5)
     note = f"{enough} points for the error {goal:.0e} of qmc at {high}; cost of qmc at {low}"
     yield row("conditional / qmc, cost", seconds, base, seconds / base, 0.1, False, note)
 
     def whole() -> None:
         again = problem(pushed, case.prior, case.labels)
-        integrate("conditional", again, num_points=128)
-        integrate("bonferroni", again)
+        integrate(CONDITIONAL.name, again, num_points=128)
+        integrate(BONFERRONI.name, again)
 
     seconds = clock(whole, 3)
     quoted = QUOTED_SECONDS * m
@@ -190,10 +193,10 @@ def peak_gigabytes(sizes: Sizes, num_points: int, device: str) -> float:
     draw = flow_draw(case.flow, case.omega, case.features)
     integrals = problem(pushed, case.prior, case.labels, draw)
     fit(pushed, case.labels, case.prior, FitSettings(num_points=num_points, epochs=1, max_alternations=1))
-    for integrator in ("qmc", "rqmc", "mc", "conditional", "bonferroni"):
-        integrate(integrator, integrals, num_points=num_points)
-    integrate("qmc", integrals, "cross_entropy", num_points=num_points)
-    integrate("forward_mc", integrals, num_points=2)
+    for integrator in INTEGRATORS.values():
+        points = num_points if integrator.needs == "gaussian" else 2
+        integrate(integrator.name, integrals, num_points=points)
+    evaluate(integrals, sobol_normals(sizes.num_classes - 1, num_points, 0), "cross_entropy")
     kept = sum(part.numel() * part.element_size() for part in pushed)
     return (_peak(device) - before - kept) / 2**30
 
@@ -257,10 +260,9 @@ def _stages(case: Case, num_points: int, clock: Stopwatch, repeats: int) -> Iter
     pushed = case.push()
     yield "fit, an epoch", one_epoch(case, pushed, num_points)
     integrals = problem(pushed, case.prior, case.labels)
-    yield "qmc", clock(lambda: integrate("qmc", integrals, num_points=num_points), repeats)
-    yield "conditional", clock(lambda: integrate("conditional", integrals, num_points=num_points), repeats)
-    everything = {"num_points": num_points, "seed": 0, "delta": 0.01, "negligible": 0.0}
-    yield "mc", clock(lambda: mc(integrals, "zero_one", **everything), repeats)  # type: ignore[arg-type]
+    yield QMC.name, clock(lambda: integrate(QMC.name, integrals, num_points=num_points), repeats)
+    yield CONDITIONAL.name, clock(lambda: integrate(CONDITIONAL.name, integrals, num_points=num_points), repeats)
+    yield MC.name, clock(lambda: mc(integrals, num_points=num_points, seed=0, negligible=0.0), repeats)
 
 
 def slopes(points: Sequence[Row]) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""What a cell of a sweep costs beyond its own computing: Ray Tune, processes, the writer."""
+"""What a posterior of a sweep costs beyond its own computing: Ray Tune, processes, the writer."""
 
 from __future__ import annotations
 
@@ -8,75 +8,87 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from rich.console import Console
 
-from ldaf_bench.plan import PlannedCell, PlannedPosterior
-from ldaf_bench.results.store import posterior_hash, save_cell, save_posterior
+from ldaf_bench.data.splits import Seen
+from ldaf_bench.methods.ldaf import LDAF, Fit, PriorSpec
+from ldaf_bench.methods.method import UNFITTED, Data
+from ldaf_bench.models.heads import FlowHead
+from ldaf_bench.models.network import Network
+from ldaf_bench.plan import DigestOf, PlannedIntegration, PlannedPosterior
 from ldaf_bench.speed.cases import make_case
 from ldaf_bench.speed.measure import Row, Sizes
-from ldaf_bench.stages.certify import Arrays, Flow, certify_cell, fit_posterior
+from ldaf_bench.speed.training import config_of
+from ldaf_bench.stages.fit import fit_posterior, integrate_posterior
 from ldaf_bench.stages.session import ray_session
-from ldaf_bench.stages.sweep import Job, Key, Shared, share, sweep
-from ldaf_bench.suite import CellResources
+from ldaf_bench.stages.sweep import Job, Shared, share, share_network, sweep
+from ldaf_bench.store.digests import Digested
+from ldaf_bench.store.posteriors import save_integration, save_posterior
+from ldaf_bench.suite import PosteriorResources
+from ldaf_bench.theory.integrate.sampling import MC
 
-PRIOR: Key = ("speed", None)
+DIGEST = DigestOf("speed", LDAF.name, "{}")
+
+
+def small_data(num_classes: int) -> Data:
+    """A digest of a synthetic network with few nodes."""
+    head = FlowHead(num_nodes=5)
+    case = make_case(head.num_nodes, num_classes, 200, "cpu")
+    seen = Seen.of("", 1, np.zeros(0, np.int64))
+    network = Network("speed", config_of("tinynet", head, 2, "tiny"), (1, 8, 8), num_classes, seen, {}, {})
+    return Data({**case.push()._asdict(), "features": case.features}, case.labels, network)
 
 
 def small_jobs(count: int) -> list[Job]:
-    """Posteriors with one small cell each: as many starts and ends as cells, the most that a sweep could have."""
+    """Posteriors with one small integration each: the most starts and ends that a sweep could have."""
     jobs = []
     for number in range(count):
-        posterior = PlannedPosterior(
-            prior=PRIOR[0], tolerance=None, covariance="code", scale=0.1, seed=number, objective="prior", num_points=0,
-            optimizer="", learning_rate=None, epochs=0, max_alternations=0, batch_size=0, rise=0.005, epsilon=0.01,
-        )  # fmt: skip
-        cell = PlannedCell(PRIOR[0], posterior, "mc", 16, ("kl",), (0.01,), 0.01, 1, 1)
-        jobs.append(Job(PRIOR, "speed", (cell,), {}, False, posterior))
+        posterior = PlannedPosterior(DIGEST, PriorSpec(), Fit(objective=UNFITTED), seed=number)
+        jobs.append(Job(posterior, "speed", (PlannedIntegration(posterior, MC.name, 16),), {}))
     return jobs
 
 
-def plain_seconds(jobs: Sequence[Job], arrays: Arrays, flow: Flow) -> float:
+def plain_seconds(jobs: Sequence[Job], data: Data) -> float:
     """All of it in this process, one after the other, written as well."""
-    with tempfile.TemporaryDirectory() as store:
-        begin = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        begin, store = time.perf_counter(), Path(folder)
         for job in jobs:
-            assert job.posterior is not None
-            fitted = fit_posterior(job.posterior, arrays, arrays)
-            save_posterior(Path(store), job.posterior, job.source, *fitted)
-            for cell in job.cells:
-                rows = certify_cell(cell, fitted, arrays, flow)
-                save_cell(Path(store), cell, job.source, posterior_hash(fitted.start, fitted.gaussian), rows)
+            posterior = fit_posterior(job.posterior, data, data)
+            save_posterior(store, job.posterior.identity, job.posterior.determines, job.source, posterior)
+            for planned in job.integrations:
+                found, about = integrate_posterior(planned, posterior, data)
+                save_integration(store, planned.identity, job.source, posterior.hash, found, about)
         return time.perf_counter() - begin
 
 
-def sweep_seconds(jobs: Sequence[Job], arrays: Arrays, flow: Flow) -> float:
+def sweep_seconds(jobs: Sequence[Job], data: Data) -> float:
     """The same as a sweep of one process at a time, with its start and its end."""
-    reference = share(arrays)
-    shared = {PRIOR: Shared(reference, reference, None, flow)}
+    reference = share(Digested(Path(), data.digest, data.labels, {}))
+    shared = {DIGEST: Shared(reference, reference, None, share_network(data.network))}
     with tempfile.TemporaryDirectory() as store:
         begin = time.perf_counter()
-        failures = sweep(jobs, shared, Path(store), CellResources(at_once=1), Console(quiet=True))
+        failures = sweep(jobs, shared, Path(store), PosteriorResources(at_once=1), Console(quiet=True))
         seconds = time.perf_counter() - begin
     if failures:
-        raise RuntimeError(f"A cell of the speed test failed: {failures[0].message}")
+        raise RuntimeError(f"A posterior of the speed test failed: {failures[0].message}")
     return seconds
 
 
 def overhead(sizes: Sizes, device: str) -> Iterator[Row]:
-    """Seconds per cell beyond its own computing, once running: from the difference of a long and a short sweep."""
-    case = make_case(5, sizes.num_classes, 200, "cpu")
-    arrays, flow = Arrays(case.push(), case.features, case.labels), Flow(case.flow, case.omega, 1.0)
-    few, many = (small_jobs(count) for count in sizes.sweep_cells)
+    """Seconds per posterior beyond its own computing, once running: the difference of a long and a short sweep."""
+    data = small_data(sizes.num_classes)
+    few, many = (small_jobs(count) for count in sizes.sweep_posteriors)
     more = len(many) - len(few)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    plain_seconds(few, arrays, flow)  # warms up
-    plain = plain_seconds(many, arrays, flow) / len(many)
+    plain_seconds(few, data)  # warms up
+    plain = plain_seconds(many, data) / len(many)
     torch.set_num_threads(threads)
     with ray_session():
-        sweep_seconds(few, arrays, flow)  # starts processes
-        short = sweep_seconds(few, arrays, flow)
-        each = (sweep_seconds(many, arrays, flow) - short) / more
-    note = f"seconds per cell of a sweep of {len(many)} with one process, less those of the same cells in a plain loop"
-    yield Row("ratio", "sweep overhead per cell, s", "", math.nan, each, plain, each - plain, 0.3, False, note)
+        sweep_seconds(few, data)  # starts processes
+        short = sweep_seconds(few, data)
+        each = (sweep_seconds(many, data) - short) / more
+    note = f"seconds per posterior of a sweep of {len(many)} with one process, less those of a plain loop"
+    yield Row("ratio", "sweep overhead per posterior, s", "", math.nan, each, plain, each - plain, 0.3, False, note)

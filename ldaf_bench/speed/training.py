@@ -17,27 +17,27 @@ from torch import nn
 
 from ldaf_bench.data.augment import Batches
 from ldaf_bench.data.dataset import Dataset
-from ldaf_bench.methods import build
-from ldaf_bench.methods.config import PriorConfig
-from ldaf_bench.methods.training import Training
+from ldaf_bench.models.heads import FlowHead, HeadSpec, LinearHead
+from ldaf_bench.models.network import NetworkConfig, build
+from ldaf_bench.models.training import Training
 from ldaf_bench.resources import Resources
 from ldaf_bench.speed.measure import Row, Sizes, Stopwatch
 from ldaf_bench.stages.session import ray_session
 from ldaf_bench.stages.train import train
+from ldaf_bench.store.networks import load_network, network_id, network_path
 
 EPOCHS = 2
 """One to warm up, one to measure."""
 
 
-def config_of(sizes: Sizes, network: str, batch: int, recipe: str, method: str = "ldaf") -> PriorConfig:
-    """A prior of two epochs."""
-    return PriorConfig.model_validate(
+def config_of(network: str, head: HeadSpec, batch: int, recipe: str) -> NetworkConfig:
+    """A network of two epochs."""
+    return NetworkConfig.model_validate(
         {
             "dataset": "folder",
             "split": {"certificate": 0.1},
-            "method": method,
             "backbone": network,
-            "num_nodes": sizes.num_nodes,
+            "head": head,
             "recipe": {"base": recipe, "epochs": EPOCHS, "batch_size": batch},
         }
     )
@@ -52,7 +52,7 @@ def data_of(sizes: Sizes, batch: int, steps: int) -> Dataset:
     return Dataset("folder", images, labels, 1, tuple(f"class {k}" for k in range(sizes.num_classes)))
 
 
-def training_of(sizes: Sizes, config: PriorConfig, steps: int, device: str) -> Training:
+def training_of(sizes: Sizes, config: NetworkConfig, steps: int, device: str) -> Training:
     """The plain loop, in this process."""
     dataset = data_of(sizes, config.recipe.batch_size, steps)
     splits = config.splits(dataset)
@@ -65,7 +65,7 @@ def training_of(sizes: Sizes, config: PriorConfig, steps: int, device: str) -> T
     return Training(model.to(device), recipe, batches)
 
 
-def plain_seconds(sizes: Sizes, config: PriorConfig, device: str, threads: int) -> float:
+def plain_seconds(sizes: Sizes, config: NetworkConfig, device: str, threads: int) -> float:
     """Seconds per step of the plain loop."""
     torch.set_num_threads(threads)
     training = training_of(sizes, config, sizes.steps, device)
@@ -74,15 +74,17 @@ def plain_seconds(sizes: Sizes, config: PriorConfig, device: str, threads: int) 
     return training.curve[-1].seconds / training.curve[-1].steps
 
 
-def ray_seconds(sizes: Sizes, config: PriorConfig, resources: Resources) -> float:
+def ray_seconds(sizes: Sizes, config: NetworkConfig, resources: Resources) -> float:
     """Seconds per step of the same steps on Ray Train, once started."""
     dataset = data_of(sizes, config.recipe.batch_size, sizes.steps)
     with tempfile.TemporaryDirectory() as store:
-        record = train(config, dataset, Path(store), resources, Console(quiet=True)).record["training"]
+        train(config, dataset, Path(store), resources, Console(quiet=True))
+        identity = network_id(config, config.splits(dataset).hash("prior"))
+        record = load_network(network_path(Path(store), identity)).record["training"]
     return float(record["curve"][-1]["seconds"]) * EPOCHS / int(record["steps"])
 
 
-def step_seconds(sizes: Sizes, config: PriorConfig, device: str, layout: torch.memory_format) -> float:
+def step_seconds(sizes: Sizes, config: NetworkConfig, device: str, layout: torch.memory_format) -> float:
     """Seconds of one step: the median of three, after one to warm up."""
     training = training_of(sizes, config, 2, device)
     nn.Module.to(training.bare.get_submodule("backbone"), memory_format=layout)
@@ -96,7 +98,8 @@ def training(sizes: Sizes, device: str) -> Iterator[Row]:
     def row(what: str, seconds: float, base: float, value: float, limit: float, note: str) -> Row:
         return Row("ratio", what, "", math.nan, seconds, base, value, limit, False, note)
 
-    config = config_of(sizes, sizes.network, sizes.batch, "speed")
+    flow, linear = FlowHead(num_nodes=sizes.num_nodes), LinearHead()
+    config = config_of(sizes.network, flow, sizes.batch, "speed")
     on_gpu = torch.device(device).type == "cuda"
     one = Resources(workers=1, gpus_per_worker=int(on_gpu))
     threads = torch.get_num_threads()
@@ -121,19 +124,14 @@ def training(sizes: Sizes, device: str) -> Iterator[Row]:
     batches = Stopwatch(device)(lambda: list(ready.batches.epoch(0)), 3) / ready.batches.steps
     yield row("input pipeline / step", batches, loop, batches / loop, 0.05, "shifted and mirrored uint8 batches")
 
-    seconds = {
-        (method, layout): step_seconds(
-            sizes, config_of(sizes, sizes.large_network, sizes.large_batch, "paper", method), device, layout
-        )
-        for method, layout in (
-            ("deterministic", torch.channels_last),
-            ("ldaf", torch.channels_last),
-            ("ldaf", torch.contiguous_format),
-        )
-    }
-    base, ldaf = seconds["deterministic", torch.channels_last], seconds["ldaf", torch.channels_last]
+    def step(head: HeadSpec, layout: torch.memory_format) -> float:
+        large = config_of(sizes.large_network, head, sizes.large_batch, "paper")
+        return step_seconds(sizes, large, device, layout)
+
+    base, ldaf, rows_first = (
+        step(linear, torch.channels_last), step(flow, torch.channels_last), step(flow, torch.contiguous_format),
+    )  # fmt: skip
     note = f"what the flow adds to a training step of {sizes.large_network}, batch of {sizes.large_batch}"
     yield row("LDAF head / network, extra", ldaf - base, base, ldaf / base - 1, 0.25, note)
-    rows_first = seconds["ldaf", torch.contiguous_format]
     note = f"a training step of {sizes.large_network}, against its usual layout"
     yield row("channels last / first", ldaf, rows_first, ldaf / rows_first, math.nan, note)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any, Self, TypeVar
@@ -21,6 +23,8 @@ from rich.progress import (
 )
 
 POLL_SECONDS = 0.5
+LINE_SECONDS = 60
+"""Where there is no terminal, a long training says this often how far it is, also within an epoch."""
 Result = TypeVar("Result")
 
 
@@ -47,7 +51,7 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-class View:
+class View(ABC):
     """A bar while it is entered, on a terminal."""
 
     def __init__(self, console: Console, what: str, *columns: ProgressColumn, **fields: Any) -> None:
@@ -65,9 +69,9 @@ class View:
         if self.console.is_terminal:
             self.bar.stop()
 
+    @abstractmethod
     def show(self, word: dict[str, Any]) -> None:
         """Move the bar to where the word says."""
-        raise NotImplementedError
 
 
 class TrainingView(View):
@@ -76,10 +80,10 @@ class TrainingView(View):
     def __init__(self, console: Console) -> None:
         columns = (TextColumn("{task.fields[says]}"), TimeElapsedColumn(), TextColumn("ETA {task.fields[eta]}"))
         super().__init__(console, "waiting for workers", *columns, says="", eta="?")
-        self.shown = -1
+        self.shown, self.last_line = -1, time.monotonic()
 
     def show(self, word: dict[str, Any]) -> None:
-        """Move the bar; print a line for every epoch that ended since the last word."""
+        """Move the bar; print a line for every epoch that ended since the last word, or that takes long."""
         if "step" not in word:
             return
         rate, batch = word["images_per_second"], word["batch_size"]
@@ -93,9 +97,13 @@ class TrainingView(View):
             says=f"loss {running['loss']:.3f}  accuracy {running['accuracy']:.1%}  {rate:.0f} images/s",
             eta=eta,
         )
+        if not self.console.is_terminal and time.monotonic() - self.last_line >= LINE_SECONDS:
+            self.last_line = time.monotonic()
+            place = f"epoch {running['epoch'] + 1:3}/{word['epochs']}  {word['step'] / word['num_steps']:4.0%} done"
+            self.console.print(f"{place}  {rate:6.0f} images/s  ETA {eta}", highlight=False)
         for row in word["curve"]:
             if row["epoch"] > self.shown and row["whole"]:
-                self.shown = row["epoch"]
+                self.shown, self.last_line = row["epoch"], time.monotonic()
                 # The bar redraws itself below what is printed above it.
                 self.console.print(
                     f"epoch {row['epoch'] + 1:3}/{word['epochs']}  loss {row['loss']:.3f}  accuracy "

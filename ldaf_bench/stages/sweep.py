@@ -1,19 +1,18 @@
-r"""sweep: all posteriors and cells of a plan as trials of Ray Tune. The only user of `ray.tune`.
+r"""sweep: all posteriors and integrations of a plan as trials of Ray Tune. The only user of `ray.tune`.
 
-A trial is one posterior with all its cells, because integrating costs less than starting a process, and processes are
-kept from trial to trial. Every prior's (M, G) goes to the cluster once, as arrays of the object store that trials read
-without a copy. What a trial computes goes to the one process that writes, and is on disk before the trial ends:
-a sweep that was stopped goes on with what is missing.
+A trial is one posterior with all its integrations, because integrating costs less than starting a process, and
+processes are kept from trial to trial. Every digest goes to the cluster once, as arrays of the object store that trials
+read without a copy. What a trial computes goes to the one process that writes, and is on disk before the trial ends: a
+sweep that was stopped resumes with what is missing.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,66 +24,52 @@ from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import BasicVariantGenerator
 from rich.console import Console
 
-from ldaf_bench.artifacts import ArtifactError
-from ldaf_bench.methods.pushed import Pushed
-from ldaf_bench.plan import Plan, PlannedCell, PlannedPosterior
-from ldaf_bench.results.store import (
-    StoredPosterior,
-    cell_path,
-    load_cell,
-    posterior_hash,
-    save_cell,
-    save_convergence,
-    save_posterior,
-)
-from ldaf_bench.stages.certify import (
-    Arrays,
-    Fitted,
-    Flow,
-    certify_cell,
-    certify_mean,
-    convergence,
-    fit_posterior,
-    peak_bytes,
-)
+from ldaf_bench.methods.method import Data, Watch
+from ldaf_bench.models.network import Network
+from ldaf_bench.plan import DigestOf, Plan, PlannedIntegration, PlannedPosterior
+from ldaf_bench.stages.fit import convergence, fit_posterior, integrate_posterior
 from ldaf_bench.stages.progress import CountView, follow
 from ldaf_bench.stages.session import most_cpus, this_node
-from ldaf_bench.suite import CellResources, Convergence, Search
-from ldaf_bench.theory.posterior import Alternation
-from ldaf_bench.theory.pushforward import Pushforward
-
-Key = tuple[str, float | None]
-"""A prior and the Krylov tolerance of its pushforward."""
+from ldaf_bench.store.digests import Digested
+from ldaf_bench.store.posteriors import Posterior, save_convergence, save_integration, save_posterior
+from ldaf_bench.suite import Convergence, PosteriorResources, Search
+from ldaf_bench.theory.certificate import certify, risk_to_certify
+from ldaf_bench.theory.integrate import INTEGRATORS, Integration
 
 
 @dataclass(frozen=True)
 class Job:
-    """What one trial does: a posterior and its cells, or the cells of a prior's mean classifier."""
+    """What one trial does: a posterior and its integrations."""
 
-    key: Key
+    posterior: PlannedPosterior
     source: str
-    """The content of the pushforwards that it rests on."""
-    cells: tuple[PlannedCell, ...]
-    there: Mapping[str, str]
-    """Cells that are on disk already, and the hash of the posterior that they are of."""
-    complete: bool
-    """Whether all is on disk already."""
-    posterior: PlannedPosterior | None = None
-    stored: StoredPosterior | None = None
+    """The content of the digests that it rests on."""
+    integrations: tuple[PlannedIntegration, ...]
+    there: Mapping[str, tuple[str, Integration]]
+    """Integrations that are on disk already, each with the hash of its posterior."""
+    stored: Posterior | None = None
     """The posterior, if it is on disk already."""
     convergence: tuple[str, Convergence] | None = None
-    """Name and settings of a convergence run."""
+    """Name and settings of a convergence run that is missing."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all is on disk already."""
+        if self.stored is None or self.convergence is not None:
+            return False
+        right = self.stored.hash
+        return all(self.there.get(asked.identity, ("",))[0] == right for asked in self.integrations)
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What the trials of one prior have in common: references to arrays in the object store."""
+    """What the trials of one digest have in common: references to the object store."""
 
     certificate: Any
     test: Any
     prior: Any
-    """Prior data, for the covariance `scaled`; or none."""
-    flow: Flow | None
+    """Some prior data, if a prior is made from them; or none."""
+    network: Any
 
 
 @dataclass(frozen=True)
@@ -95,30 +80,34 @@ class Failure:
     message: str
 
 
-def share(pushed: Pushed | Arrays) -> Any:
-    """Put a pushforward into the object store."""
-    arrays = {**pushed.pushforward._asdict(), "features": pushed.features, "labels": pushed.labels}
-    return ray.put({name: tensor.numpy() for name, tensor in arrays.items()})
+def share(digested: Digested) -> Any:
+    """Put a digest into the object store."""
+    return ray.put({name: tensor.numpy() for name, tensor in {**digested.tensors, "labels": digested.labels}.items()})
 
 
-def _arrays(reference: Any) -> Arrays:
+def share_network(network: Network) -> Any:
+    """Put a network into the object store."""
+    return ray.put(network)
+
+
+def _data(reference: Any, network: Network) -> Data:
     """The same arrays in a trial, without a copy."""
     found = ray.get(reference)
     with warnings.catch_warnings():
         # They are read-only, and nothing here writes to data.
         warnings.simplefilter("ignore", UserWarning)
         tensors = {name: torch.from_numpy(array) for name, array in found.items()}
-    features, labels = tensors.pop("features"), tensors.pop("labels")
-    return Arrays(Pushforward(**tensors), features, labels)
+    labels = tensors.pop("labels")
+    return Data(tensors, labels, network)
 
 
 @dataclass(frozen=True)
 class Space:
-    """The grid of posteriors as a space to search."""
+    """The posteriors of a plan as a space to search: a method, a digest of one of its networks, and its axes."""
 
     plan: Plan
     jobs: Sequence[Job]
-    """The posteriors that can be tried: those of priors that failed are none."""
+    """The posteriors that can be tried; those of networks that failed cannot."""
 
     @property
     def asked(self) -> Search:
@@ -126,21 +115,27 @@ class Space:
         assert self.plan.suite.search is not None
         return self.plan.suite.search
 
-    @property
-    def max_reports(self) -> int:
-        """Of one fit: its start and every alternation; and the certificate."""
-        return self.plan.suite.posteriors.max_alternations + 2
-
     def axes(self) -> dict[str, Any]:
         """For Ray Tune."""
-        there = {job.key[0] for job in self.jobs}
-        values = {**self.plan.posterior_axes(), "prior": sorted(there)}
+        values: dict[str, dict[Any, None]] = {}
+        for job in self.jobs:
+            for name, value in self._point(job.posterior).items():
+                values.setdefault(name, {})[value] = None
         return {name: tune.choice(list(some)) for name, some in values.items()}
 
     def place(self, point: Mapping[str, Any]) -> int:
-        """The number of the job at a point."""
-        wanted = self.plan.posterior_at(point)
-        return next(number for number, job in enumerate(self.jobs) if job.posterior == wanted)
+        """The number of the job at a point, which has a value for every axis of every method."""
+        for number, job in enumerate(self.jobs):
+            if all(point[name] == value for name, value in self._point(job.posterior).items()):
+                return number
+        raise KeyError(f"No posterior of the plan is at {dict(point)}.")
+
+    @staticmethod
+    def _point(posterior: PlannedPosterior) -> dict[str, Any]:
+        """Its method, its digest, and those of its axes that have an effect."""
+        digest = posterior.digest
+        own = {"digest": f"{digest.network} {digest.spec}", **posterior.prior.used(), **posterior.fit.used()}
+        return {"method": digest.method, **{f"{digest.method}.{name}": value for name, value in own.items()}}
 
 
 @dataclass(frozen=True)
@@ -149,7 +144,7 @@ class Work:
 
     jobs: tuple[Any, ...]
     """References to the jobs: a trial reads its own only."""
-    shared: Mapping[Key, Shared]
+    shared: Mapping[DigestOf, Shared]
     writer: Any
     threads: int
     search: Space | None
@@ -159,44 +154,36 @@ class Work:
 class Writer:
     """The one process that writes results; on the driver's node, where the store is."""
 
-    def __init__(self, store: str, jobs: list[Job], total: int) -> None:
-        self.store, self.jobs = Path(store), jobs
+    def __init__(self, store: str, total: int) -> None:
+        self.store = Path(store)
         self.done, self.total = 0, total
-        self.ended: set[int] = set()
+        self.values: dict[int, float] = {}
         self.failures: list[Failure] = []
 
-    def posterior(self, job: Job, fitted: Fitted) -> None:
+    def posterior(self, job: Job, posterior: Posterior) -> None:
         """Write a posterior."""
-        assert job.posterior is not None
-        save_posterior(self.store, job.posterior, job.source, *fitted)
+        save_posterior(self.store, job.posterior.identity, job.posterior.determines, job.source, posterior)
 
-    def cell(self, cell: PlannedCell, source: str, posterior: str, rows: list[dict[str, Any]]) -> None:
-        """Write a cell."""
-        save_cell(self.store, cell, source, posterior, rows)
+    def integration(
+        self, identity: str, source: str, posterior: str, integration: Integration, about: dict[str, Any]
+    ) -> None:
+        """Write an integration."""
+        save_integration(self.store, identity, source, posterior, integration, about)
 
     def convergence(self, identity: str, source: str, rows: list[dict[str, Any]]) -> None:
         """Write a convergence run."""
         save_convergence(self.store, identity, source, rows)
 
-    def has(self, job: int) -> bool:
-        """Whether a job has ended before: searches may ask for one twice."""
-        return job in self.ended
+    def value(self, job: int) -> float | None:
+        """The smallest certificate of a job that has ended before: searches may ask for one twice."""
+        return self.values.get(job)
 
-    def finished(self, job: int, failure: str | None) -> None:
+    def finished(self, job: int, value: float, failure: str | None) -> None:
         """Take note of the end of a job."""
         self.done += 1
-        self.ended.add(job)
+        self.values[job] = value
         if failure is not None:
             self.failures.append(Failure(job, failure))
-
-    def value(self, job: int) -> float:
-        """The smallest certificate of a job, 1 if it failed."""
-        found = [1.0]
-        for cell in self.jobs[job].cells:
-            with contextlib.suppress(ArtifactError):
-                rows = load_cell(cell_path(self.store, cell.identity), self.jobs[job].source)["rows"]
-                found += [row["value"] for row in rows if row["certified"]]
-        return min(found)
 
     def read(self) -> dict[str, Any]:
         """How far the sweep is."""
@@ -207,33 +194,42 @@ class Writer:
         return self.failures
 
 
-def run_job(job: Job, shared: Shared, writer: Any, watch: Callable[[Alternation], None]) -> None:
-    """Fit, integrate, certify; each result is written before the next is begun."""
-    certificate = _arrays(shared.certificate)
-    if job.posterior is None:
-        for cell in job.cells:
-            if cell.identity not in job.there:
-                ray.get(writer.cell.remote(cell, job.source, "", certify_mean(cell, certificate)))
-        return
-    assert shared.flow is not None
-    if job.stored is None:
-        prior_data = None if shared.prior is None else _arrays(shared.prior)
-        fitted = fit_posterior(job.posterior, certificate, _arrays(shared.test), prior_data, watch)
-        ray.get(writer.posterior.remote(job, fitted))
-    else:
-        fitted = Fitted(*job.stored)
-    posterior = posterior_hash(fitted.start, fitted.gaussian)
-    for cell in job.cells:
-        if job.there.get(cell.identity) != posterior:
-            rows = certify_cell(cell, fitted, certificate, shared.flow)
-            rows = [{**row, "peak_bytes": peak_bytes()} for row in rows]
-            ray.get(writer.cell.remote(cell, job.source, posterior, rows))
+def run_job(job: Job, shared: Shared, writer: Any, watch: Watch) -> tuple[Posterior, dict[str, Integration]]:
+    """Fit and integrate; each result is written before the next is begun."""
+    network = ray.get(shared.network)
+    certificate = _data(shared.certificate, network)
+    posterior = job.stored
+    if posterior is None:
+        prior_data = None if shared.prior is None else _data(shared.prior, network)
+        posterior = fit_posterior(job.posterior, certificate, _data(shared.test, network), prior_data, watch)
+        ray.get(writer.posterior.remote(job, posterior))
+    found, right = {}, posterior.hash
+    for asked in job.integrations:
+        there = job.there.get(asked.identity)
+        if there is not None and there[0] == right:
+            found[asked.identity] = there[1]
+            continue
+        integration, about = integrate_posterior(asked, posterior, certificate)
+        ray.get(writer.integration.remote(asked.identity, job.source, right, integration, about))
+        found[asked.identity] = integration
     if job.convergence is not None:
-        identity, asked = job.convergence
-        rows = convergence(
-            fitted, certificate, asked.integrator, asked.num_points, asked.repeats, asked.reference_points
-        )
+        identity, settings = job.convergence
+        rows = convergence(job.posterior, posterior, certificate, settings)
         ray.get(writer.convergence.remote(identity, job.source, rows))
+    return posterior, found
+
+
+def smallest_certificate(plan: Plan, job: Job, posterior: Posterior, found: Mapping[str, Integration]) -> float:
+    """What a search minimizes: the smallest certified value of a posterior, at the price that the plan pays."""
+    kind, values = job.posterior.classifier, [1.0]
+    for asked in job.integrations:
+        integration, entry = found[asked.identity], INTEGRATORS[asked.integrator]
+        if entry.certifies:
+            for budget in plan.budgets(kind):
+                risk = risk_to_certify(entry, integration, budget.delta_each)
+                size, kl = len(integration.per_datum), posterior.about["kl_divergence"]
+                values += [float(certify(bound, kind, risk, kl, size, budget)) for bound in plan.bounds(kind)]
+    return min(values)
 
 
 def trial(config: dict[str, Any], *, work: Work) -> None:
@@ -242,40 +238,43 @@ def trial(config: dict[str, Any], *, work: Work) -> None:
     number = config["job"] if work.search is None else work.search.place(config)
     surrogate = math.inf
 
-    def watch(alternation: Alternation) -> None:
+    def watch(objective: float) -> None:
         nonlocal surrogate
-        surrogate = alternation.bound
+        surrogate = objective
         if work.search is not None:
             # For schedulers that stop early; the certificate is not known yet.
             tune.report({"surrogate": surrogate, "value": 1.0})
 
     job: Job = ray.get(work.jobs[number])
+    value = None if work.search is None else ray.get(work.writer.value.remote(number))
     failure = None
-    try:
-        if work.search is None or not ray.get(work.writer.has.remote(number)):
-            run_job(job, work.shared[job.key], work.writer, watch)
-    except Exception as error:
-        # A cell that cannot be computed is a row of the results that says so, and no reason to stop.
-        cause = getattr(error, "cause", None) or error  # what a remote call raised there
-        failure = f"{type(cause).__name__}: {' '.join(str(cause).split())[:500]}"
-    ray.get(work.writer.finished.remote(number, failure))
-    value = 1.0 if work.search is None else ray.get(work.writer.value.remote(number))
+    if value is None:
+        value = 1.0
+        try:
+            posterior, found = run_job(job, work.shared[job.posterior.digest], work.writer, watch)
+            if work.search is not None:
+                value = smallest_certificate(work.search.plan, job, posterior, found)
+        except Exception as error:
+            # A posterior that cannot be computed is a row of the results that says so, and no reason to stop.
+            cause = getattr(error, "cause", None) or error  # what a remote call raised there
+            failure = f"{type(cause).__name__}: {' '.join(str(cause).split())[:500]}"
+    ray.get(work.writer.finished.remote(number, value, failure))
     tune.report({"surrogate": surrogate, "value": value})
 
 
 def sweep(
     jobs: Sequence[Job],
-    shared: Mapping[Key, Shared],
+    shared: Mapping[DigestOf, Shared],
     store: Path,
-    resources: CellResources,
+    resources: PosteriorResources,
     console: Console,
     search: Space | None = None,
 ) -> list[Failure]:
-    """Run all jobs, or those that a search comes by; returns those that failed."""
+    """Run all jobs, or those that a search tries; returns those that failed."""
     total = len(jobs) if search is None else search.asked.samples
     if not jobs or total == 0:
         return []
-    writer = Writer.options(scheduling_strategy=this_node()).remote(str(store.resolve()), list(jobs), total)  # type: ignore[attr-defined]
+    writer = Writer.options(scheduling_strategy=this_node()).remote(str(store.resolve()), total)  # type: ignore[attr-defined]
     cpus = min(resources.cpus, most_cpus())
     work = Work(tuple(ray.put(job) for job in jobs), shared, writer, cpus, search)
     trainable = tune.with_resources(tune.with_parameters(trial, work=work), {"CPU": cpus})
@@ -292,7 +291,7 @@ def sweep(
                 failure_config=tune.FailureConfig(max_failures=2),
             ),
         )
-        results, _ = follow(tuner.fit, writer, CountView(console, "posteriors and mean classifiers"))
+        results, _ = follow(tuner.fit, writer, CountView(console, "posteriors"))
         failures = ray.get(writer.all_failures.remote())
         known = {failure.job for failure in failures}
         # What ended without a word: a process that was killed too often.
@@ -308,7 +307,11 @@ def sweep(
             ray.kill(writer)
 
 
-def _strategy(resources: CellResources, search: Space | None) -> tune.TuneConfig:
+MOST_REPORTS = 10_000
+"""Of one fit; more than any fit has steps."""
+
+
+def _strategy(resources: PosteriorResources, search: Space | None) -> tune.TuneConfig:
     at_once = resources.at_once or None
     if search is None:
         return tune.TuneConfig(reuse_actors=True, max_concurrent_trials=at_once)
@@ -322,7 +325,7 @@ def _strategy(resources: CellResources, search: Space | None) -> tune.TuneConfig
         searcher = OptunaSearch(metric="value", mode="min", sampler=optuna.samplers.TPESampler(seed=0))
     scheduler = None
     if search.asked.scheduler == "asha":
-        scheduler = ASHAScheduler(metric="surrogate", mode="min", max_t=search.max_reports, grace_period=2)
+        scheduler = ASHAScheduler(metric="surrogate", mode="min", max_t=MOST_REPORTS, grace_period=2)
     return tune.TuneConfig(
         num_samples=search.asked.samples,
         reuse_actors=True,

@@ -13,7 +13,8 @@ Read in this order; each module builds on those above it only.
 `pushforward`     (M, G) once per datum, and the covariance of the class logits from it
 `bounds`          BOUNDS: from empirical risk to certificate; the binary kl and its inverses
 `normal`          one- and two-dimensional normal probabilities
-`integrate`       INTEGRATORS: the expected risk, each with its error statement
+`integrate`       INTEGRATORS: the expected risk, each with what it guarantees
+`logits`          from (M, G) and a Gaussian start to the integrals that integrators take
 `covariances`     COVARIANCES: how a prior's covariance is initialized
 `certificate`     one certificate: bound, integration error and selection paid for together
 `posterior`       fitting (d, q) and lambda on cached (M, G)

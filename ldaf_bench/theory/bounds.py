@@ -1,9 +1,12 @@
-r"""BOUNDS: from an empirical risk to a bound on the true one, and the binary kl with its inverses.
+r"""BOUNDS: from an empirical risk to a bound on the true one, and the binary kl with its inverse.
 
 All of them answer the same question. With probability at least 1 − ε over m certificate points, the risk of
 a classifier whose empirical Gibbs risk is r and whose divergence from the prior is KL is at most
 ``BOUNDS[name](risk, kl, num_data, epsilon)``. Risks and divergences may be floats or tensors of any one shape;
-results are float64 and not clipped: a value above 1 says that the bound is vacuous.
+results are float64 and not clipped: a value above 1 means that the bound is vacuous.
+
+Each entry says which classifiers it is `about` and on which `event` it rests. Nothing else in the package knows
+a bound by its name.
 
 Throughout, C = (KL + ln(2√m/ε))/m. Proved order, for equal arguments: kl_exact ≤ kl ≤ quad = min_λ lambda,
 kl ≤ classic, test_set ≤ chernoff.
@@ -14,14 +17,19 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
 import scipy.special
 import torch
 from torch import Tensor
 
-from ldaf_bench.theory.arguments import require, require_count, require_entry, require_fraction
+from ldaf_bench.theory.arguments import require, require_count, require_fraction
 
 Number = float | Tensor
+Classifier = Literal["posterior", "prior", "mean"]
+"""What a bound can be about: a distribution fitted on the certificate part, one that no certificate point has touched
+(the unfitted prior), or the deterministic mean classifier."""
 
 
 def _tensor(name: str, value: Number, low: float = 0.0, high: float = math.inf) -> Tensor:
@@ -46,33 +54,21 @@ def binary_kl(r: Number, p: Number) -> Tensor:
     return (left + right).clamp(min=0)
 
 
-def _bisect(r: Tensor, complexity: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
-    """Where kl(r‖·) passes C between `inside` (below C) and `outside`: the outer end of the bracket."""
+def kl_inverse(r: Number, complexity: Number) -> Tensor:
+    r"""kl⁻¹(r, C) = sup{p ≥ r : kl(r‖p) ≤ C}, as the upper end of a bracket of neighbouring floats."""
+    r, c = _tensor("r", r, high=1.0), _tensor("complexity", complexity)
+    # Pinsker: the inverse is at most r + √(C/2). A little more, so that the end is safely outside.
+    inside, outside = r, (r + (c / 2).sqrt() + 1e-9).clamp(max=1.0)
     for _ in range(200):
         middle = (inside + outside) / 2
         # The shrunken left side keeps rounding in `binary_kl` from letting the bracket slip inwards.
-        out = binary_kl(r, middle) * (1 - 1e-12) >= complexity
+        out = binary_kl(r, middle) * (1 - 1e-12) >= c
         settled = (middle == inside) | (middle == outside)
         if bool(settled.all()):
             break
         outside = torch.where(out & ~settled, middle, outside)
         inside = torch.where(out | settled, inside, middle)
     return outside
-
-
-def kl_inverse(r: Number, complexity: Number) -> Tensor:
-    r"""kl⁻¹(r, C) = sup{p ≥ r : kl(r‖p) ≤ C}, as the upper end of a bracket of neighbouring floats."""
-    r, c = _tensor("r", r, high=1.0), _tensor("complexity", complexity)
-    # Pinsker: the inverse is at most r + √(C/2). A little more, so that the end is safely outside.
-    top = (r + (c / 2).sqrt() + 1e-9).clamp(max=1.0)
-    return _bisect(r, c, r, top)
-
-
-def kl_inverse_lower(r: Number, complexity: Number) -> Tensor:
-    r"""inf{p ≤ r : kl(r‖p) ≤ C}, as the lower end of its bracket: a lower confidence bound."""
-    r, c = _tensor("r", r, high=1.0), _tensor("complexity", complexity)
-    bottom = (r - (c / 2).sqrt() - 1e-9).clamp(min=0.0)
-    return _bisect(r, c, r, bottom)
 
 
 @functools.cache
@@ -180,25 +176,38 @@ def chernoff_bound(risk: Number, kl: Number, num_data: int, epsilon: float) -> T
     return kl_inverse(risk, math.log(1 / epsilon) / num_data)
 
 
-Bound = Callable[[Number, Number, int, float], Tensor]
+@dataclass(frozen=True)
+class Bound:
+    """An entry of BOUNDS; call it as ``bound(risk, kl, num_data, epsilon)``."""
+
+    name: str
+    value: Callable[[Number, Number, int, float], Tensor]
+    about: frozenset[Classifier]
+    """The classifiers that it may be used for. PAC-Bayes bounds hold for every posterior, so for the prior too."""
+    event: str
+    """What may fail with probability ε. Bounds that follow from one event hold together and are paid for once; each
+    event is counted once per prior (or per fixed classifier)."""
+
+    def __call__(self, risk: Number, kl: Number, num_data: int, epsilon: float) -> Tensor:
+        return self.value(risk, kl, num_data, epsilon)
+
+
+STOCHASTIC: frozenset[Classifier] = frozenset({"posterior", "prior"})
+_KL_EVENT = "kl(r‖R) ≤ (KL + ln(ξ(m)/ε))/m for all posteriors of one prior"
+_GRID_EVENT = "Catoni's inequality for all posteriors of one prior, at every β of the grid with ε/K"
+_TAIL_EVENT = "the tail of the errors of one fixed classifier"
+
+KL = Bound("kl", kl_bound, STOCHASTIC, _KL_EVENT)
+KL_EXACT = Bound("kl_exact", kl_exact_bound, STOCHASTIC, _KL_EVENT)
+LAMBDA = Bound("lambda", lambda_bound, STOCHASTIC, _KL_EVENT)
+QUAD = Bound("quad", quad_bound, STOCHASTIC, _KL_EVENT)
+CLASSIC = Bound("classic", classic_bound, STOCHASTIC, _KL_EVENT)
+CATONI = Bound("catoni", catoni_bound, STOCHASTIC, _GRID_EVENT)
+# For the mean classifier Clopper–Pearson is never above Chernoff, so that one event covers both.
+TEST_SET = Bound("test_set", test_set_bound, frozenset({"mean"}), _TAIL_EVENT)
+CHERNOFF = Bound("chernoff", chernoff_bound, frozenset({"prior", "mean"}), _TAIL_EVENT)
 
 BOUNDS: dict[str, Bound] = {
-    "kl": kl_bound,
-    "kl_exact": kl_exact_bound,
-    "lambda": lambda_bound,
-    "quad": quad_bound,
-    "classic": classic_bound,
-    "catoni": catoni_bound,
-    "test_set": test_set_bound,
-    "chernoff": chernoff_bound,
+    entry.name: entry for entry in (KL_EXACT, KL, QUAD, LAMBDA, CATONI, CLASSIC, TEST_SET, CHERNOFF)
 }
-"""``bound(risk, kl, num_data, epsilon)``; `test_set` and `chernoff` are for KL = 0."""
-
-FIXED_CLASSIFIER = frozenset({"test_set", "chernoff"})
-"""The bounds that know no posterior."""
-
-
-def bound(name: str, risk: Number, kl: Number, num_data: int, epsilon: float) -> Tensor:
-    """The bound of that name."""
-    require_entry("bound", name, BOUNDS)
-    return BOUNDS[name](risk, kl, num_data, epsilon)
+"""In the order in which tables list them: by proved order as far as there is one."""

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ldaf_bench.theory.arguments import require, require_count, require_entry, require_labels, require_positive
 from ldaf_bench.theory.gaussian import Dense, DiagonalRankOne, Gaussian
-from ldaf_bench.theory.integrate import integrate, problem
+from ldaf_bench.theory.integrate import accurate_risk
+from ldaf_bench.theory.logits import problem
 from ldaf_bench.theory.pushforward import Pushforward
 from ldaf_bench.theory.seeds import named_generator
 
@@ -72,7 +73,7 @@ def _dense(size: int, scale: float, generator: torch.Generator, data: PriorData 
 def _scaled(size: int, scale: float, generator: torch.Generator, data: PriorData | None) -> Gaussian:
     r"""d = σ, q = 0 with σ such that the Gibbs risk on prior-training data rises by a set amount.
 
-    Bisection in log σ with the `conditional` integrator, from `scale`/1000 to 1000·`scale`. It sees prior-training data
+    Bisection in log σ with accurate estimates, from `scale`/1000 to 1000·`scale`. It sees prior-training data
     only, so that it belongs to the prior and costs nothing in the confidence budget.
     """
     require(data is not None, "data", "prior-training data for the initialization `scaled`", None)
@@ -83,7 +84,7 @@ def _scaled(size: int, scale: float, generator: torch.Generator, data: PriorData
 
     def risk(value: float) -> float:
         gaussian = _isotropic(size, value, generator, None)
-        return float(integrate("conditional", problem(data.pushed, gaussian, data.labels), num_points=128).value)
+        return accurate_risk(problem(data.pushed, gaussian, data.labels), num_points=128)
 
     low, high = scale / 1000, scale * 1000
     reached = risk(low) <= target <= risk(high)
@@ -95,13 +96,15 @@ def _scaled(size: int, scale: float, generator: torch.Generator, data: PriorData
 
 
 COVARIANCES: dict[str, Draw] = {
-    "constant": _constant,
-    "isotropic": _isotropic,
-    "paper": _paper,
     "code": _code,
+    "constant": _constant,
+    "paper": _paper,
+    "isotropic": _isotropic,
     "scaled": _scaled,
     "dense": _dense,
 }
+FINDS_ITS_SCALE = frozenset({"scaled"})
+"""Initializations that choose their scale on prior data, and so need some."""
 
 
 def initial_covariance(

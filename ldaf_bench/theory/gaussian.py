@@ -7,6 +7,7 @@ Kullback–Leibler divergence in float32 would be off by more than certificates 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -41,11 +42,11 @@ class Gaussian(Protocol):
     def factor(self) -> Tensor:
         """B itself, of shape (size, size)."""
 
+    def tensors(self) -> dict[str, Tensor]:
+        """What `from_tensors` makes it again from."""
 
-def sample(gaussian: Gaussian, num_samples: int, generator: torch.Generator) -> Tensor:
-    """Draws of shape (num_samples, size), in float64."""
-    noise = torch.randn(num_samples, gaussian.size, dtype=torch.float64, generator=generator, device=generator.device)
-    return gaussian.act(noise)
+    def kl_from(self, prior: Gaussian) -> float:
+        """KL(self ‖ prior)."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,12 @@ class DiagonalRankOne:
 
     def factor(self) -> Tensor:
         return torch.diag(self.d) + torch.outer(self.q, self.q)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"d": self.d, "q": self.q}
+
+    def kl_from(self, prior: Gaussian) -> float:
+        return float(kl_divergence(self, prior))
 
 
 class _RankOneCovariance(torch.autograd.Function):
@@ -158,6 +165,17 @@ class Dense:
 
     def factor(self) -> Tensor:
         return self.b
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"b": self.b}
+
+    def kl_from(self, prior: Gaussian) -> float:
+        return float(kl_divergence(self, prior))
+
+
+def from_tensors(tensors: Mapping[str, Tensor]) -> Gaussian:
+    """The Gaussian that `tensors` came from."""
+    return Dense(tensors["b"]) if "b" in tensors else DiagonalRankOne(tensors["d"], tensors["q"])
 
 
 def kl_divergence(posterior: Gaussian, prior: Gaussian) -> Tensor:

@@ -43,7 +43,8 @@ class Alternation(NamedTuple):
 
     number: int
     cross_entropy: float
-    kl: float
+    divergence: float
+    """KL from the prior."""
     lam: float
     """λ* for the cross-entropy; the 0-1 certificate has its own."""
     bound: float
@@ -275,4 +276,4 @@ def fit(
             converged = True
             break
     assert best is not None
-    return Posterior(model.build(kept), best.kl, best.lam, tuple(history), converged)
+    return Posterior(model.build(kept), best.divergence, best.lam, tuple(history), converged)

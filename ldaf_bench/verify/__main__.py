@@ -24,41 +24,36 @@ from rich.progress import track
 from ldaf_bench.artifacts import ArtifactError, file_sha256
 from ldaf_bench.data.dataset import DataError, Dataset
 from ldaf_bench.data.datasets import load, summarize
-from ldaf_bench.data.splits import Part
-from ldaf_bench.messages import printable
-from ldaf_bench.methods.pushed import load_pushed, origin_of, pushed_path
-from ldaf_bench.methods.store import load_prior, prior_path
-from ldaf_bench.plan import Plan, PlannedCell, PlannedPrior, make_plan
+from ldaf_bench.messages import printable, say
+from ldaf_bench.pipeline import digests_of
+from ldaf_bench.plan import DigestOf, Plan, PlannedIntegration, make_plan
 from ldaf_bench.results.collect import (
     CURVES_FILE,
-    PRIOR_DATA,
     RESULTS_FILE,
+    Posteriors,
     Sources,
     collect,
-    needs_prior_part,
-    tolerance_of,
-    wanted_cells,
+    wanted_integrations,
 )
-from ldaf_bench.results.store import cell_path, load_cell, load_posterior, posterior_hash, posterior_path
+from ldaf_bench.store.digests import digest_key, digest_path, load_digest
+from ldaf_bench.store.networks import load_network, network_path
+from ldaf_bench.store.posteriors import integration_path, load_integration
 from ldaf_bench.suite import Suite, SuiteError
+from ldaf_bench.theory.integrate import Integration
 from ldaf_bench.verify.checks import (
     VerifyError,
-    check_again,
-    check_guarantee,
-    check_mean,
+    check_digest,
+    check_integration,
+    check_network,
     check_posterior,
-    check_prior,
-    check_pushforward,
-    check_risk,
     check_row,
+    estimate_risk,
+    without_twin,
 )
-
-Key = tuple[str, float | None]
-"""A prior and the Krylov tolerance of its pushforward."""
 
 
 def read_plan(folder: Path, root: Path) -> Plan:
-    """The plan, made again from the suite that was run; it must name the same cells."""
+    """The plan, made again from the suite that was run; it must be the same."""
     try:
         content = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
         plan = make_plan(Suite.model_validate(content["suite"]), summarize(content["suite"]["data"]["dataset"], root))
@@ -74,73 +69,55 @@ def read_plan(folder: Path, root: Path) -> Plan:
     return plan
 
 
-def read_failures(folder: Path) -> dict[str, str]:
-    """The cells that failed, and why: they claim nothing."""
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    """All rows of results.parquet."""
     try:
-        table = pq.read_table(folder / RESULTS_FILE, columns=["cell", "error"])
+        return list(pq.read_table(folder / RESULTS_FILE).to_pylist())
     except (OSError, pa.ArrowException) as error:
         raise VerifyError(f"{folder / RESULTS_FILE} cannot be read ({error}): run the suite again.") from error
-    return {row["cell"]: row["error"] for row in table.to_pylist() if row["error"] is not None}
 
 
 def read_sources(
-    priors: Sequence[PlannedPrior], plan: Plan, store: Path, dataset: Dataset | None
-) -> dict[Key, Sources]:
-    """Every prior and pushforward, checked."""
-    sources = {}
-    for planned in priors:
-        prior = load_prior(prior_path(store, planned.identity))
-        check_prior(planned, prior)
-        for tolerance in plan.suite.pushforwards.tolerance:
-            wanted: list[tuple[Part, int | None]] = [("certificate", None), ("test", None)]
-            if needs_prior_part(plan, planned):
-                wanted.append(("prior", PRIOR_DATA))
-            parts = []
-            for part, at_most in wanted:
-                pushed = load_pushed(pushed_path(store, origin_of(prior, planned.splits, part, tolerance, at_most)))
-                check_pushforward(prior, pushed, dataset)
-                parts.append(pushed)
-            sources[planned.identity, tolerance] = Sources(prior, *parts)
+    digests: Sequence[DigestOf], plan: Plan, store: Path, dataset: Dataset | None
+) -> dict[DigestOf, Sources]:
+    """Every network and digest, checked."""
+    sources: dict[DigestOf, Sources] = {}
+    for planned in digests:
+        network = load_network(network_path(store, planned.network))
+        splits = plan.network[planned.network].splits
+        check_network(plan.network[planned.network], network)
+        parts = []
+        for part, at_most in digests_of(plan, planned):
+            key = digest_key(network, splits, planned.method, planned.spec, part, at_most)
+            digested = load_digest(digest_path(store, key))
+            check_digest(planned, network, digested, dataset)
+            parts.append(digested)
+        sources[planned] = Sources(network, *parts)
     return sources
 
 
-def _different(rows: Sequence[dict[str, Any]], columns: tuple[str, ...]) -> list[dict[str, Any]]:
-    """One row for every combination of values in these columns."""
-    return list({tuple(row[column] for column in columns): row for row in rows}.values())
+def check_integrations(
+    integrations: Sequence[PlannedIntegration], store: Path, sources: Mapping[DigestOf, Sources]
+) -> dict[str, Integration]:
+    """Every posterior and every integration; returns the integrations by name."""
+    found: dict[str, Integration] = {}
+    posteriors, estimates = Posteriors(store, sources), dict[str, float]()
+    for planned in track(integrations, "Verifying", transient=True, disable=not sys.stdout.isatty()):
+        digest, posterior = planned.posterior.digest, posteriors.get(planned.posterior)
+        name = planned.posterior.identity
+        if name not in estimates:
+            check_posterior(planned.posterior, posterior, sources[digest])
+            estimates[name] = estimate_risk(planned.posterior, posterior, sources[digest])
+        stored = load_integration(integration_path(store, planned.identity), posteriors.content[digest])
+        if stored.record["posterior"] != posterior.hash:
+            raise VerifyError(f"Integration {planned.identity} is of another posterior than the one there is.")
+        check_integration(planned, posterior, stored.integration, sources[digest], estimates[name])
+        found[planned.identity] = stored.integration
+    return found
 
 
-def check_cells(cells: Sequence[PlannedCell], plan: Plan, store: Path, sources: Mapping[Key, Sources]) -> int:
-    """Every certificate of these cells; returns how many."""
-    count = 0
-    checked: set[str] = set()
-    for cell in track(cells, "Verifying cells", transient=True, disable=not sys.stdout.isatty()):
-        found = sources[cell.prior, tolerance_of(cell, plan)]
-        certificate = found.certificate
-        record = load_cell(cell_path(store, cell.identity), found.content)
-        if cell.posterior is None:
-            for row in record["rows"]:
-                check_mean(cell, row, certificate)
-            check_again(cell, record["rows"], None, found)
-        else:
-            posterior = load_posterior(posterior_path(store, cell.posterior.identity), found.content)
-            if cell.posterior.identity not in checked:
-                check_posterior(cell.posterior, posterior, found)
-                checked.add(cell.posterior.identity)
-            if record["posterior"] != posterior_hash(posterior.start, posterior.gaussian):
-                raise VerifyError(f"Cell {cell.identity} is of another posterior than the one there is.")
-            for row in record["rows"]:
-                check_row(cell, row, posterior, certificate)
-            # The risk is one and the same in all rows; it takes longer to compute again.
-            for row in _different(record["rows"], ("risk", "risk_upper", "num_evaluations")):
-                check_risk(cell, row, posterior, certificate)
-                check_guarantee(cell, row, posterior, certificate)
-            check_again(cell, record["rows"], posterior, found)
-        count += len(record["rows"])
-    return count
-
-
-TIMES = {"finished", "seconds", "train_seconds", "push_seconds", "fit_seconds", "integrate_seconds", "peak_bytes"}
-"""Columns that tell the time: a prior that was made again has the same weights, but took another time."""
+TIMES = {"finished", "seconds", "train_seconds", "digest_seconds", "fit_seconds", "integrate_seconds", "peak_bytes"}
+"""Columns that tell the time: a network that was trained again has the same weights, but took another time."""
 
 
 def _untimed(table: pa.Table) -> pa.Table:
@@ -172,19 +149,29 @@ def verify(folder: Path, store: Path, root: Path) -> str:
         dataset = load(plan.summary.name, root)
     except DataError:
         dataset = None
-    failures = read_failures(folder)
-    cells = [cell for cell in wanted_cells(plan, store) if cell.identity not in failures]
-    resting_on = {cell.prior for cell in cells}
-    priors = [prior for prior in plan.priors if prior.identity in resting_on]
-    sources = read_sources(priors, plan, store, dataset)
+    rows = read_rows(folder)
+    failures = {row["integration"]: row["error"] for row in rows if row["error"] is not None}
+    wanted = [planned for planned in wanted_integrations(plan, store) if planned.identity not in failures]
+    means = [digest for digest in plan.means if digest.mean not in failures]
+    digests = list(dict.fromkeys([*means, *(planned.posterior.digest for planned in wanted)]))
+    sources = read_sources(digests, plan, store, dataset)
     check_tables(folder, *collect(plan, store, sources, failures))
-    count = check_cells(cells, plan, store, sources)
-    sentence = f"{count} certificates of {len(cells)} cells and {len(priors)} priors agree."
+    integrations = check_integrations(wanted, store, sources)
+    certificates = [row for row in rows if row["error"] is None]
+    for row in certificates:
+        budgets = {budget.epsilon: budget for budget in plan.budgets(row["classifier"])}
+        if row["epsilon"] not in budgets:
+            raise VerifyError(f"{folder / RESULTS_FILE} has a row at ε = {row['epsilon']}, which is not in the plan.")
+        check_row(row, integrations.get(row["integration"]), budgets[row["epsilon"]])
+    networks = {digest.network for digest in digests}
+    sentence = f"{len(certificates)} certificates of {len(wanted)} integrations and {len(networks)} networks agree."
     sentence += " (Figures, tables and page are drawn from these and were not looked at.)"
+    if alone := without_twin({row["bound"] for row in certificates}):
+        sentence += f" No second computation is known here for: {', '.join(alone)}."
     if failures:
-        sentence += f" {len(failures)} cells failed and claim nothing."
+        sentence += f" {len(failures)} results failed and claim nothing."
     if dataset is None:
-        sentence += " The data are not here, so that labels and network were not checked."
+        sentence += " The data are not here, so labels and networks were not checked."
     return sentence
 
 
@@ -200,10 +187,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (VerifyError, ArtifactError, DataError) as error:
         print(f"NOT verified: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         if isinstance(error, ArtifactError):
-            advice = "If it is, run the suite again: what is missing or damaged is made again."
+            advice = "If it is, run the suite again: it makes what is missing or damaged."
             print(f"Is {options.store} the right --store? {advice}", file=sys.stderr)
         return 1
-    Console().print(sentence, markup=False, highlight=False, soft_wrap=True)
+    say(Console(), sentence)
     return 0
 
 

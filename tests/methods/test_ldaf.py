@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from ldaf_bench.methods import build, ldaf
-from tests.priors import CONFIG, digits_splits
+from ldaf_bench.methods import ldaf
+from ldaf_bench.models.network import build
+from tests.networks import CONFIG, digits_splits
 
 
 @pytest.fixture(scope="module")
@@ -14,6 +15,11 @@ def case():
     model = build(CONFIG, (1, 8, 8), 10)
     model.prepare(images)
     return model.eval(), images
+
+
+def digest(case):
+    with torch.no_grad():
+        return ldaf.digest(ldaf.DigestSpec(), *case)
 
 
 def spoiling(monkeypatch, how_often):
@@ -35,26 +41,27 @@ def spoiling(monkeypatch, how_often):
 
 def test_an_exact_result_is_computed_once(case, monkeypatch):
     calls = spoiling(monkeypatch, 0)
-    ldaf.push_images(*case, None)
+    digest(case)
     assert len(calls) == 1
 
 
 def test_a_result_that_lost_accuracy_is_computed_again(case, monkeypatch):
-    right, _ = ldaf.push_images(*case, None)
+    right = digest(case)
     calls = spoiling(monkeypatch, 1)
-    found, _ = ldaf.push_images(*case, None)
+    found = digest(case)
     assert len(calls) == 2
-    assert all(map(torch.equal, found, right))
+    assert found.keys() == right.keys()
+    assert all(torch.equal(found[name], value) for name, value in right.items())
 
 
 def test_a_machine_that_never_gives_the_same_twice_is_named(case, monkeypatch):
     spoiling(monkeypatch, ldaf.ATTEMPTS)
     with pytest.raises(ArithmeticError, match="different results for the same input"):
-        ldaf.push_images(*case, None)
+        digest(case)
 
 
 def test_what_comes_out_twice_is_what_the_computation_gives(case, monkeypatch):
     monkeypatch.setattr(ldaf, "is_as_exact_as_it_says", lambda *_: False)
     calls = spoiling(monkeypatch, 0)
-    ldaf.push_images(*case, None)
+    digest(case)
     assert len(calls) == 2

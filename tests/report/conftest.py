@@ -8,7 +8,11 @@ from ldaf_bench.report.records import read
 from ldaf_bench.report.style import THEME
 from tests.report import synthetic
 
-PLAN = {"suite": {"name": "digits", "seed": [0, 1, 2]}, "cells": [f"cell{i}" for i in range(500)], "done": True}
+PLAN = {
+    "suite": {"name": "digits", "seed": [0, 1, 2]},
+    "integrations": [f"integration{i}" for i in range(500)],
+    "done": True,
+}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -42,9 +46,10 @@ def reported(sweep, tmp_path_factory):
 def nasty(tmp_path_factory):
     where = tmp_path_factory.mktemp("nasty") / "<b>a&b"
     deep = {synthetic.NASTY[0]: [synthetic.NASTY[2], {synthetic.UNICODE: None}]}
-    lines = [line for line in synthetic.curves(synthetic.small(seeds=(0,))) if line["kind"] == "integration"]
-    names = dict(zip(("mc", "qmc", "rqmc"), synthetic.NASTY, strict=True))
-    lines = [line | {"series": names.get(line["series"], synthetic.UNICODE)} for line in lines]
+    names = dict(zip(("mc", "qmc", "rqmc"), synthetic.NASTY, strict=True)) | {"conditional": synthetic.UNICODE}
+    names |= {"bound": synthetic.NASTY[0], "loss": synthetic.UNICODE}
+    lines = synthetic.curves(synthetic.nasty())
+    lines = [line | {"series": names.get(line["series"], line["series"])} for line in lines]
     synthetic.write(where, synthetic.nasty(), lines, plan=deep)
     report([where], where)
     return where

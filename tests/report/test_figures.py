@@ -2,22 +2,24 @@
 
 import itertools
 import random
+import warnings
 
 import numpy as np
 import pytest
-from matplotlib import pyplot
+from matplotlib import pyplot, rc_context
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PathCollection
 
 from ldaf_bench.report.figures import FIGURES
-from ldaf_bench.report.figures.ablations import plot_counts, plot_covariance, plot_flows
-from ldaf_bench.report.figures.axes import OTHERS, plot_axes, swept
+from ldaf_bench.report.figures.ablations import other_axes, plot_sweep, sweep
 from ldaf_bench.report.figures.integration import plot_convergence, plot_cost
-from ldaf_bench.report.figures.progress import plot_alternations, plot_time, plot_training, spent
+from ldaf_bench.report.figures.progress import plot_fit, plot_time, plot_training, spent
 from ldaf_bench.report.figures.risks import plot_calibration, plot_comparison
 from ldaf_bench.report.folder import _figures, render
+from ldaf_bench.report.names import column
 from ldaf_bench.report.page import page
 from ldaf_bench.report.records import read
-from ldaf_bench.report.style import COLOURS, WIDTH
+from ldaf_bench.report.style import THEME, WIDTH, looks_of
 from ldaf_bench.report.tables import TABLES
 from tests.report import synthetic
 
@@ -32,6 +34,14 @@ def title(ax):
 
 def legend_texts(figure):
     return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def plot_axis(results, *names):
+    return plot_sweep(results, [column(name) for name in names])
+
+
+def ticks(ax):
+    return [tick.get_text() for tick in ax.get_xticklabels()]
 
 
 def points(figure):
@@ -61,13 +71,11 @@ def test_a_figure_without_its_data_is_left_out(name, tmp_path):
 
 
 def test_figures_of_an_axis_are_left_out_when_nothing_was_swept_along_it(tmp_path):
-    one = records_of(tmp_path, synthetic.small(flows=("daf",), covariances=("code",), epsilons=(0.01,)), [])
-    for plot in (plot_covariance, plot_flows, plot_counts, plot_axes):
-        assert plot(one.results) is None
-    for plot in (plot_convergence, plot_cost):
-        assert plot(one.curves) is None
-    for plot in (plot_alternations, plot_training):
-        assert plot(one.curves, one.results) is None
+    asked = {"flows": ("daf",), "covariances": ("code",), "epsilons": (0.01,), "integrators": ("mc",)}
+    one = records_of(tmp_path, synthetic.small(**asked), [])
+    for name in ("scale", "points", "axes", "convergence", "cost", "fit", "training"):
+        assert FIGURES[name].plot(one) is None
+        assert FIGURES[name].held(one) == {}
     assert plot_comparison(one.results) is not None
 
 
@@ -80,7 +88,7 @@ def test_the_comparison_has_a_mark_for_every_flow_bound_and_level(records):
     marks = 2 * 3 + 2 * 2 * (len(synthetic.BOUNDS) + 2)
     assert len(ax.containers) == marks
     assert all(container.has_xerr for container in ax.containers)
-    assert {"daf", "sflow", "ε = 0.01", "ε = 0.05"} <= set(legend_texts(figure))
+    assert {"ldaf · daf", "ldaf · sflow", "ε = 0.01", "ε = 0.05"} <= set(legend_texts(figure))
 
 
 def test_a_single_seed_has_no_error_bars(tmp_path):
@@ -104,20 +112,26 @@ def test_every_certificate_is_a_point_against_the_test_risk(records):
     assert title(figure.axes[0]) == ""
 
 
-def test_equal_bounds_are_drawn_once(tmp_path):
-    rows = synthetic.small(bounds=("kl", "lambda", "quad"), epsilons=(0.05, 0.01))
+def test_equal_bounds_are_drawn_once_whatever_they_are_called(tmp_path):
+    rows = synthetic.small(bounds=("kl", "lambda", "quad", "mine"), epsilons=(0.05, 0.01))
     figure = plot_calibration(records_of(tmp_path / "equal", rows, []).results)
-    assert legend_texts(figure)[:3] == ["kl", "lambda, quad", "test_set"]
-    shown = [row for row in rows if row["epsilon"] == 0.05 and row["bound"] != "quad"]
+    assert legend_texts(figure)[:4] == ["kl", "quad, lambda, mine", "test_set", "chernoff"]
+    shown = [row for row in rows if row["epsilon"] == 0.05 and row["bound"] not in ("lambda", "mine")]
     assert sorted(y for _, y in points(figure)) == pytest.approx(sorted(row["value"] for row in shown))
-    other = [row | {"value": row["value"] + 0.01} if row["bound"] == "lambda" else row for row in rows]
+    other = [row for row in rows if row["bound"] != "mine"]
+    one = next(row for row in other if row["bound"] == "lambda" and row["epsilon"] == 0.05)
+    one["value"] += 0.001
     figure = plot_calibration(records_of(tmp_path / "other", other, []).results)
     assert {"lambda", "quad"} <= set(legend_texts(figure))
+    # Bounds that agree where both are, but are not about the same rows, are two.
+    fewer = [row for row in rows if row["bound"] != "lambda" or row["flow"] == "daf"]
+    figure = plot_calibration(records_of(tmp_path / "fewer", fewer, []).results)
+    assert {"lambda", "quad, mine"} <= set(legend_texts(figure))
 
 
 def test_arms_stand_side_by_side_and_the_dotted_line_is_explained(tmp_path):
     rows = [row for n in (10, 20) for row in synthetic.small(num_nodes=n, covariances=("code",), epsilons=(0.01,))]
-    figure = plot_axes(records_of(tmp_path, rows, []).results)
+    figure = plot_axis(records_of(tmp_path, rows, []).results, "num_nodes")
     (ax,) = figure.axes
     assert ax.get_ylabel() == "risk"
     left, right = (ax.containers[i].lines[0].get_xdata() for i in (0, 2))
@@ -173,7 +187,8 @@ def test_the_reference_is_a_floor_and_no_curve(records):
 
 def test_convergence_shows_the_recorded_numbers(records):
     recorded = records.curves[records.curves["kind"].eq("integration") & records.curves["series"].eq("qmc")]
-    drawn = [line for line in plot_convergence(records.curves).axes[0].lines if line.get_marker() == "s"]
+    _, marker = looks_of("integrator", ["qmc"])["qmc"]
+    drawn = [line for line in plot_convergence(records.curves).axes[0].lines if line.get_marker() == marker]
     np.testing.assert_allclose(drawn[0].get_ydata(), recorded.sort_values("x")["y"])
 
 
@@ -183,188 +198,215 @@ def test_cost_says_how_many_points_each_line_spans(records):
     assert legend_texts(figure)[0] == "mc, 16–16k"
 
 
-def test_covariances_have_a_panel_per_flow_and_a_place_per_scale(records):
-    figure = plot_covariance(records.results)
-    assert [title(ax) for ax in figure.axes] == ["digits · daf", "digits · sflow"]
-    assert [t.get_text() for t in figure.axes[-1].get_xticklabels()] == ["0.1", "0.3"]
+def test_scales_have_a_panel_per_arm_and_a_line_per_covariance(records):
+    figure = plot_axis(records.results, "scale")
+    assert [title(ax) for ax in figure.axes] == ["digits · ldaf · daf", "digits · ldaf · sflow"]
+    assert all(ticks(ax) == ["0.1", "0.3"] for ax in figure.axes)
     assert all(len(ax.containers) == 3 * 2 for ax in figure.axes)
+    assert legend_texts(figure)[:3] == ["code", "constant", "isotropic"]
 
 
-def test_covariances_of_one_scale_are_places_themselves(tmp_path):
-    figure = plot_covariance(records_of(tmp_path, synthetic.small()).results)
-    (ax,) = figure.axes
-    assert [t.get_text() for t in ax.get_xticklabels()] == ["code", "constant", "isotropic"]
-    assert len(ax.containers) == 2 * 2
-
-
-def test_a_covariance_that_finds_its_own_scale_stands_beside_the_scales(tmp_path):
+def test_a_covariance_that_finds_its_own_scale_stands_apart(tmp_path):
     rows = synthetic.small(flows=("daf",), covariances=("code", "scaled"), scales=(0.1, 0.3))
-    rows = [row | {"scale": None} if row["covariance"] == "scaled" else row for row in rows]
-    rows = [row for row in rows if row["covariance"] != "scaled" or row["setting"] != rows[-1]["setting"]]
-    (ax,) = plot_covariance(records_of(tmp_path, rows, []).results).axes
-    assert [t.get_text() for t in ax.get_xticklabels()] == ["0.1", "0.3", "its own"]
-    assert [len(container.lines[0].get_xdata()) for container in ax.containers] == [2, 1, 2, 1]
+    own = rows[-1]["setting"]
+    rows = [row for row in rows if row.get("covariance") != "scaled" or row["setting"] == own]
+    rows = [row | {"scale": None} if row.get("covariance") == "scaled" else row for row in rows]
+    (ax,) = plot_axis(records_of(tmp_path, rows, []).results, "scale").axes
+    assert ticks(ax) == ["0.1", "0.3", "none"]
+    assert [len(container.lines[0].get_xdata()) for container in ax.containers] == [2, 2, 1, 1]
 
 
-def test_scales_stand_by_their_logarithms(tmp_path):
+def test_numbers_over_a_wide_range_stand_by_their_logarithms(tmp_path):
     rows = synthetic.small(flows=("daf",), covariances=("code",), scales=(0.01, 0.1, 0.2), bounds=("kl",))
-    (ax,) = plot_covariance(records_of(tmp_path, rows, []).results).axes
+    (ax,) = plot_axis(records_of(tmp_path, rows, []).results, "scale").axes
     first, second, third = ax.get_xticks()
     assert (second - first) / (third - second) == pytest.approx(np.log(10) / np.log(2))
-    assert [t.get_text() for t in ax.get_xticklabels()] == ["0.01", "0.1", "0.2"]
+    assert ticks(ax) == ["0.01", "0.1", "0.2"]
 
 
-def test_flows_show_every_seed(records):
-    figure = plot_flows(records.results)
-    assert len(points(figure)) == 4 * 2 * 3
-    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["daf", "sflow"]
-
-
-def test_flows_of_suites_with_different_levels_say_both(tmp_path):
-    levels = {"a": 0.05, "b": 0.01}
-    rows = [row for s, e in levels.items() for row in synthetic.small(suite=s, recipe=s, epsilons=(e,))]
-    figure = plot_flows(records_of(tmp_path, rows, []).results)
-    assert legend_texts(figure)[-1] == "certificate: kl, ε = 0.01 or 0.05"
-
-
-def test_counts_have_a_panel_for_training_and_one_for_evaluation(records):
-    figure = plot_counts(records.results)
-    assert [ax.get_xlabel() for ax in figure.axes] == [f"points per datum in {w}" for w in ("training", "evaluation")]
-    assert [t.get_text() for t in figure.axes[1].get_xticklabels()] == ["256", "4k"]
+def test_points_have_a_line_per_integrator_and_those_without_points_stand_apart(records):
+    figure = plot_axis(records.results, "num_points")
+    assert [title(ax) for ax in figure.axes] == ["digits · ldaf · daf", "digits · ldaf · sflow"]
+    assert all(ticks(ax) == ["256", "4k", "none"] for ax in figure.axes)
+    assert legend_texts(figure)[:3] == ["mc", "bonferroni", "qmc"]
+    assert figure.axes[-1].get_xlabel() == "q: points per datum"
 
 
 VALUES = {
-    "num_nodes": (10, 20, 50), "horizon": (0.5, 1.0), "tolerance": (None, 1e-3, 1e-6), "backbone": ("large", "tinynet"),
-    "certificate_fraction": (0.02, 0.2, 0.5), "objective": ("lambda", "prior"), "optimizer": ("adam", "sgd"),
+    "num_nodes": (10, 20, 50), "tolerance": (None, 1e-3, 1e-6), "backbone": ("tinynet", "xlarge"),
+    "certificate_fraction": (0.02, 0.2, 0.5), "optimizer": ("adam", "sgd"), "learning_rate": (None, 0.1),
+}  # fmt: skip
+SHOWN = {
+    "num_nodes": ["10", "20", "50"], "tolerance": ["10⁻⁶", "10⁻³", "the\nprecision's\nown"],
+    "learning_rate": ["0.1", "the\noptimizer's\nown"], "certificate_fraction": ["0.02", "0.2", "0.5"],
 }  # fmt: skip
 
 
-NUMERIC = ("num_nodes", "horizon", "certificate_fraction")
-
-
 @pytest.mark.parametrize("axis", VALUES)
-def test_every_other_axis_has_a_panel(axis, tmp_path):
-    one = {"covariances": ("code",), "bounds": ("kl",), "epsilons": (0.01,)}
-    rows = [row for value in VALUES[axis] for row in synthetic.small(**one, **{axis: value})]
+def test_a_panel_shows_the_mean_over_seeds_at_each_value(axis, tmp_path):
+    one = {"covariances": ("code",), "bounds": ("kl",), "epsilons": (0.01,), "integrators": ("mc",)}
+    rows = [
+        row | {"value": row["value"] + place / 100, "test_risk": row.get("test_risk", 0) + place / 100}
+        for place, value in enumerate(VALUES[axis])
+        for row in synthetic.small(**one, **{axis: value})
+    ]
     found = records_of(tmp_path, rows, [])
-    figure = plot_axes(found.results)
+    figure = plot_sweep(found.results, other_axes())
     (ax,) = figure.axes
-    assert ax.get_xlabel() == OTHERS[axis]
     assert title(ax) == "digits"
-    own = ["precision's\nown", "1e-06", "0.001"]
-    names = own if axis == "tolerance" else [f"{value:g}" if axis in NUMERIC else value for value in VALUES[axis]]
-    assert [tick.get_text() for tick in ax.get_xticklabels()] == names
-    assert len(ax.containers) == 2 * 2
-    assert ax.get_xscale() == ("log" if axis == "certificate_fraction" else "linear")
+    assert ticks(ax) == SHOWN.get(axis, list(VALUES[axis]))
+    drawn = {round(y, 12) for container in ax.containers for y in container.lines[0].get_ydata()}
+    assert len(drawn) == 2 * 2 * len(VALUES[axis])
     for value in VALUES[axis]:
         some = found.results[found.results["flow"].eq("daf") & found.results["bound"].eq("kl")]
-        some = some[some["integrator"].eq("mc") & (some[axis].isna() if value is None else some[axis].eq(value))]
+        some = some[some[axis].isna() if value is None else some[axis].eq(value)]
         assert len(some) == 3
-        assert some["value"].mean() in ax.containers[0].lines[0].get_ydata()
+        assert {round(some["value"].mean(), 12), round(some["test_risk"].mean(), 12)} <= drawn
+
+
+def test_an_axis_that_applies_to_one_value_of_another_is_shown_at_that(tmp_path):
+    rows = synthetic.small(covariances=("code",), bounds=("kl",))
+    for rise in (0.01, 0.02):
+        more = synthetic.small(covariances=("scaled",), bounds=("kl",), rise=rise)
+        rows += [row | {"scale": None} for row in more if row["classifier"] == "posterior"]
+    results = records_of(tmp_path, rows, []).results
+    panels, held = sweep(results, [column("rise")])
+    assert [panel.title for panel in panels] == ["digits"]
+    assert set(panels[0].rows["covariance"]) == {"scaled"}
+    assert "covariance" not in held
+    # And everything else is held at the value that the registry lists first.
+    panels, held = sweep(results, [column("epsilon")])
+    assert set(panels[0].rows["covariance"]) == {"code"}
+    assert held["covariance"] == {("digits", "ldaf"): ["code"]}
 
 
 def test_axes_without_a_figure_share_one_and_say_what_was_held(records, tmp_path):
-    assert [axis for axis, *_ in swept(records.results)[0]] == ["epsilon"]
-    assert "epsilon" not in FIGURES["axes"].held(records)
-    assert FIGURES["axes"].held(records)["covariance"] == {"digits": ["code"]}
+    names = ["covariance", "points in training", "integrator", "ε: how often the bounds\nmay fail"]
+    assert [ax.get_xlabel() for ax in FIGURES["axes"].plot(records).axes] == names
     rows = [row for n in (10, 20) for t in (1.0, 2.0) for row in synthetic.small(num_nodes=n, horizon=t)]
     found = records_of(tmp_path, rows, [])
-    assert [ax.get_xlabel() for ax in plot_axes(found.results).axes] == ["nodes n", "horizon T", "ε"]
+    names = [panel.axis.name for panel in sweep(found.results, other_axes())[0]]
+    assert names == ["num_nodes", "horizon", "covariance", "integrator", "epsilon"]
     held = FIGURES["axes"].held(found)
-    assert [held[axis]["digits"] for axis in ("num_nodes", "horizon", "epsilon")] == [[10], [1.0], [0.01]]
+    assert [held[axis]["digits", "ldaf"] for axis in ("num_nodes", "horizon", "epsilon")] == [[10], [1.0], [0.01]]
 
 
-def test_an_axis_that_differs_between_suites_only_was_not_swept(tmp_path):
-    one = {"epsilons": (0.01,), "covariances": ("code",)}
+def test_an_unfitted_prior_is_a_value_of_the_objective_and_no_part_of_other_panels(tmp_path):
+    rows = synthetic.small(bounds=("kl",))
+    rows += synthetic.unfitted(rows)
+    panels, _ = sweep(records_of(tmp_path, rows, []).results, other_axes())
+    kinds = {panel.axis.name: set(panel.rows["classifier"]) for panel in panels}
+    assert kinds.pop("objective") == {"posterior", "prior"}
+    assert set(map(frozenset, kinds.values())) == {frozenset({"posterior"})}
+
+
+def test_an_axis_that_differs_between_suites_or_methods_only_was_not_swept(tmp_path):
+    one = {"epsilons": (0.01,), "covariances": ("code",), "integrators": ("mc",)}
     rows = [row for n in (10, 20) for row in synthetic.small(suite=f"n{n}", recipe=f"r{n}", num_nodes=n, **one)]
-    assert plot_axes(records_of(tmp_path, rows, []).results) is None
+    assert plot_sweep(records_of(tmp_path / "suites", rows, []).results, other_axes()) is None
+    rows = [row | {"method": row["suite"], "suite": "a", "plan": "a"} for row in rows]
+    assert plot_sweep(records_of(tmp_path / "methods", rows, []).results, other_axes()) is None
 
 
 def test_no_ablation_calls_an_estimate_a_certificate(tmp_path):
-    rows = synthetic.small(integrators=("qmc",), num_points=(256, 4096), fit_points=(64, 256))
-    estimates = records_of(tmp_path, rows, []).results
-    for plot in (plot_covariance, plot_flows, plot_axes):
-        assert not any(text.startswith("certificate") for text in legend_texts(plot(estimates)))
-    figure = plot_counts(estimates)
-    assert "not certified" in legend_texts(figure)
-    assert {c.lines[0].get_markerfacecolor() for ax in figure.axes for c in ax.containers} == {"white"}
+    rows = synthetic.small(integrators=("qmc",), num_points=(256, 4096), scales=(0.1, 0.3))
+    estimates = records_of(tmp_path, rows, [])
+    for name in ("scale", "points", "axes"):
+        figure = FIGURES[name].plot(estimates)
+        assert "bound, not certified" in legend_texts(figure)
+        assert "certificate" not in legend_texts(figure)
+        fills = {container.lines[0].get_fillstyle() for ax in figure.axes for container in ax.containers}
+        assert fills == {"bottom", "full"}
+        full = [c.lines[0] for ax in figure.axes for c in ax.containers if c.lines[0].get_fillstyle() == "full"]
+        assert {line.get_markerfacecolor() for line in full} == {"white"}
 
 
-def test_alternations_and_training_have_a_line_per_posterior_and_prior(records):
-    figure = plot_alternations(records.curves, records.results)
-    assert [title(ax) for ax in figure.axes] == [
-        "surrogate λ-bound (cross-entropy)", "λ", "KL", "cross-entropy",
-    ]  # fmt: skip
+def test_every_series_of_fit_and_training_has_a_panel_and_every_posterior_a_line(records):
+    figure = plot_fit(records.curves, records.results)
+    assert [title(ax) for ax in figure.axes] == ["bound", "cross entropy", "divergence", "λ"]
     lines = [c for c in figure.axes[0].collections if hasattr(c, "get_segments")]
-    assert sum(len(c.get_segments()) for c in lines) == 2 * 3 * 6 * 2 * 2
+    assert sum(len(c.get_segments()) for c in lines) == 2 * 3 * 6 * 2
+    assert legend_texts(figure) == ["code", "constant", "isotropic"]
     figure = plot_training(records.curves, records.results)
+    assert [title(ax) for ax in figure.axes][:3] == ["loss", "accuracy", "images per second"]
     lines = [c for c in figure.axes[1].collections if hasattr(c, "get_segments")]
     assert sum(len(c.get_segments()) for c in lines) == 2 * 3
+    assert legend_texts(figure) == ["ldaf · daf", "ldaf · sflow"]
 
 
-def test_time_counts_training_and_pushforward_once_per_prior(records):
+def test_a_fit_may_have_series_that_nobody_knows_and_no_row(tmp_path):
+    rows = synthetic.small(covariances=("code",))
+    lines = [line | {"series": "free_energy"} for line in synthetic.curves(rows) if line["series"] == "bound"]
+    found = records_of(tmp_path, rows, [*lines, lines[0] | {"posterior": "lost"}])
+    figure = plot_fit(found.curves, found.results)
+    assert [title(ax) for ax in figure.axes] == ["free energy"]
+    assert legend_texts(figure) == ["ldaf · daf", "ldaf · sflow", "unknown"]
+
+
+def test_time_counts_everything_once(records):
     frame = spent(records.results)
     rows = records.results[records.results["error"].isna()]
-    first = rows.drop_duplicates("prior").set_index("prior")
+    first = rows.drop_duplicates("network").set_index("network")
     assert len(frame) == 6
-    np.testing.assert_allclose(frame["train"], first.loc[frame.index, "train_seconds"])
-    np.testing.assert_allclose(frame["push"], first.loc[frame.index, "push_seconds"])
-    fits = rows[rows["kl"].notna()].drop_duplicates(["prior", "covariance", "scale", "fit_points"])
-    np.testing.assert_allclose(frame["fit"].sum(), fits["fit_seconds"].sum())
-    cells = rows.drop_duplicates("cell")
-    np.testing.assert_allclose(frame["integrate"].sum(), cells["integrate_seconds"].sum())
+    for stage in ("train_seconds", "digest_seconds"):
+        np.testing.assert_allclose(frame[stage], first.loc[frame.index, stage])
+    fits = rows[rows["lam"].notna()].drop_duplicates(["network", "covariance", "scale", "fit_points"])
+    np.testing.assert_allclose(frame["fit_seconds"].sum(), fits["fit_seconds"].sum())
+    once = rows.drop_duplicates("integration")
+    np.testing.assert_allclose(frame["integrate_seconds"].sum(), once["integrate_seconds"].sum())
     assert len(plot_time(records.results).axes[0].patches) == 6 * 4
 
 
-def test_many_priors_share_a_bar_per_flow(tmp_path):
+def test_each_digest_of_a_network_counts(tmp_path):
+    rows = synthetic.small(covariances=("code",), seeds=(0,), flows=("daf",))
+    again = [row | {"tolerance": 0.1, "digest_seconds": 7.5, "integration": row["integration"] + "x"} for row in rows]
+    frame = spent(records_of(tmp_path, rows + again, []).results)
+    assert frame["digest_seconds"].tolist() == [pytest.approx(rows[0]["digest_seconds"] + 7.5)]
+    assert frame["train_seconds"].tolist() == [pytest.approx(rows[0]["train_seconds"])]
+
+
+def test_many_networks_share_a_bar_per_arm(tmp_path):
     many = records_of(tmp_path, synthetic.small(seeds=tuple(range(10)), bounds=("kl",)), [])
     (ax,) = plot_time(many.results).axes
-    assert [t.get_text() for t in ax.get_yticklabels()] == ["daf (10 priors)", "sflow (10 priors)"]
+    assert [t.get_text() for t in ax.get_yticklabels()] == [f"ldaf · {flow} (10 networks)" for flow in ("daf", "sflow")]
 
 
 def test_several_data_sets_are_never_averaged(tmp_path):
     rows = synthetic.small(fit_points=(256, 1024)) + synthetic.small(dataset="other", suite="o", fit_points=(64, 128))
-    found = records_of(tmp_path, rows)
+    found = records_of(tmp_path, rows, [])
     assert len(plot_comparison(found.results).axes) == 2
-    assert len(plot_flows(found.results).axes) == 2
-    assert len(plot_counts(found.results).axes) == 2
-    assert FIGURES["comparison"].held(found)["fit_points"] == {"digits": [1024], "o": [128]}
+    assert len(plot_axis(found.results, "fit_points").axes) == 2
+    held = FIGURES["comparison"].held(found)["fit_points"]
+    assert held == {("digits", "ldaf"): [1024], ("o", "ldaf"): [128]}
 
 
 def test_suites_and_backbones_are_never_averaged(tmp_path):
     rows = [
         row | {"value": value}
-        for suite, backbone, value in (("a", "tinynet", 0.3), ("b", "tinynet", 0.1), ("b", "large", 0.2))
+        for suite, backbone, value in (("a", "tinynet", 0.3), ("b", "tinynet", 0.1), ("b", "xlarge", 0.2))
         for row in synthetic.small(
             suite=suite, recipe=suite, backbone=backbone, scales=(0.1, 0.3), fit_points=(64, 256)
         )
     ]
-    found = records_of(tmp_path, rows)
+    found = records_of(tmp_path, rows, [])
     figure = plot_comparison(found.results)
-    arms = [f"{suite} · tinynet · {flow}" for suite in "ab" for flow in ("daf", "sflow")]
-    assert {*arms, "b · large · daf", "b · large · sflow"} <= set(legend_texts(figure))
+    arms = [f"{suite} · tinynet · ldaf · {flow}" for suite in "ab" for flow in ("daf", "sflow")]
+    assert {*arms, *(f"b · xlarge · ldaf · {flow}" for flow in ("daf", "sflow"))} <= set(legend_texts(figure))
     colours = [handle.get_color() for handle in figure.legends[0].legend_handles[:6]]
     assert len(set(colours)) == 6
-    assert [title(ax) for ax in plot_flows(found.results).axes] == [
-        "digits · a · tinynet", "digits · b · tinynet", "digits · b · large",
-    ]  # fmt: skip
-    assert len(plot_covariance(found.results).axes) == 2 * 2
-    counts = plot_counts(found.results)
-    assert [title(ax) for ax in counts.axes] == ["digits · a", "digits · b"]
-    heights = [{round(y, 6) for y in c.lines[0].get_ydata()} for ax in counts.axes for c in ax.containers]
-    assert {0.3} in heights
-    assert {0.1} in heights or {0.2} in heights
+    assert len(plot_axis(found.results, "scale").axes) == 2 * 2
+    figure = plot_axis(found.results, "fit_points")
+    assert [title(ax) for ax in figure.axes] == ["digits · a", "digits · b"]
+    heights = [{round(y, 6) for c in ax.containers for y in c.lines[0].get_ydata()} for ax in figure.axes]
+    assert 0.3 in heights[0]
+    assert 0.1 in heights[1]
+    assert not {0.15, 0.2, 0.25} & (heights[0] | heights[1])
 
 
 def test_the_plain_network_is_compared_too(tmp_path):
     rows = synthetic.small()
-    plain = [
-        row | {"method": "deterministic", "flow": "", "prior": f"plain{row['seed']}", "cell": f"plain{row['seed']}"}
-        for row in rows
-        if row["flow"] == "daf" and row["bound"] in ("test_set", "chernoff")
-    ]
-    figure = plot_comparison(records_of(tmp_path, rows + plain).results)
-    assert legend_texts(figure)[:3] == ["daf", "sflow", "deterministic"]
+    figure = plot_comparison(records_of(tmp_path, rows + synthetic.plain(rows), []).results)
+    assert legend_texts(figure)[:3] == ["ldaf · daf", "ldaf · sflow", "deterministic"]
     assert len(figure.axes[0].containers) == 2 * 3 + 1 + 2 * 2 * (len(synthetic.BOUNDS) + 2) + 2 * 2
 
 
@@ -376,24 +418,41 @@ def test_records_with_gaps_are_drawn_as_far_as_they_go(tmp_path):
         return {k: chance.choice(gaps) if isinstance(v, float) and chance.random() < 0.2 else v for k, v in row.items()}
 
     def forget(row):
-        return {k: None if k not in ("cell", "seed") and chance.random() < 0.1 else v for k, v in row.items()}
+        return {k: None if k not in ("integration", "seed") and chance.random() < 0.1 else v for k, v in row.items()}
 
     rows = synthetic.small(seeds=(0, 1), bounds=("kl", "catoni"))
     found = records_of(tmp_path, [forget(spoil(row)) for row in rows], [spoil(row) for row in synthetic.curves(rows)])
-    assert all(entry.plot(found) is not None for name, entry in FIGURES.items() if name != "counts")
+    assert all(entry.plot(found) is not None for name, entry in FIGURES.items() if name not in ("scale", "points"))
     tables = {name: make(found) for name, make in TABLES.items() if name != "failures"}
     assert all(tables.values())
     assert "–" in page(found, [], tables)
 
 
-def test_colours_tell_the_entries_of_a_kind_apart():
-    for kind, colours in COLOURS.items():
-        for (a, x), (b, y) in itertools.combinations(colours.items(), 2):
-            assert x != y, (kind, a, b)
+@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("source", ["sweep", "nasty"])
+def test_nothing_is_cut_off_and_nothing_covers_another(name, source, sweep, nasty):
+    figure = FIGURES[name].plot(read([{"sweep": sweep, "nasty": nasty}[source]]))
+    if figure is None:
+        assert source == "nasty"
+        assert name in ("scale", "points")  # they were not swept
+        return
+    canvas = FigureCanvasAgg(figure)
+    with rc_context(THEME), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        canvas.draw()
+        renderer = canvas.get_renderer()
+        panels = [ax.get_tightbbox(renderer) for ax in figure.axes]
+        legend = figure.legends[0].get_window_extent(renderer)
+    page = figure.bbox.padded(1)
+    assert panels
+    for box in (*panels, legend):
+        assert page.contains(*box.p0), box
+        assert page.contains(*box.p1), box
+    assert not any(one.overlaps(other) for one, other in itertools.combinations([*panels, legend], 2))
 
 
 def test_names_that_look_like_formulas_or_scripts_are_drawn_as_they_are(nasty):
     figure = plot_comparison(read([nasty]).results)
-    assert "a_b%$&#{x}^~\\|*`[l](u)" in legend_texts(figure)
+    assert "ldaf · a_b%$&#{x}^~\\|*`[l](u)" in legend_texts(figure)
     assert render(figure, "png")[:4] == b"\x89PNG"
     assert all(len(text) <= 40 for text in legend_texts(figure))

@@ -4,7 +4,6 @@ import html
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -39,7 +38,14 @@ def test_the_page_shows_figures_tables_plan_provenance_promise_and_failures(repo
         assert f'href="figures/{name}.pdf"' in page
     for name in TABLES:
         assert f'id="table-{name}"' in page
-    for said in ("1 − ε − δ′", "OutOfMemoryError", "0123abc", "400 more in plan.json", "SHA-256", "1 cell failed"):
+    for said in (
+        "1 − ε − δ′",
+        "OutOfMemoryError",
+        "0123abc",
+        "400 more in plan.json",
+        "SHA-256",
+        "1 integration failed",
+    ):
         assert said in page, said
 
 
@@ -89,7 +95,7 @@ def test_a_report_of_failures_only_lists_them(tmp_path):
     synthetic.write(tmp_path, [synthetic.failure(error=f"error {i}") for i in range(3)])
     assert main([str(tmp_path)]) == 0
     page = (tmp_path / "report.html").read_text()
-    assert "3 cells failed" in page
+    assert "3 integrations failed" in page
     assert "error 2" in page
 
 
@@ -153,12 +159,14 @@ def damage(folder, how):
     elif how == "column":
         pq.write_table(table.drop_columns(["value"]), path)
     elif how == "extra":
-        pq.write_table(table.append_column("more", pa.nulls(len(table), pa.int64())), path)
+        pq.write_table(table.append_column("more", pa.nulls(len(table), pa.list_(pa.int64()))), path)
+    elif how == "ours":
+        pq.write_table(table.append_column("_arm", pa.nulls(len(table), pa.int64())), path)
     elif how == "type":
         index = table.schema.names.index("value")
         pq.write_table(table.set_column(index, "value", table["value"].cast(pa.float32())), path)
     elif how in ("above 1", "huge"):
-        name, value = ("value", 1.5) if how == "above 1" else ("kl", 1e300)
+        name, value = ("value", 1.5) if how == "above 1" else ("kl_divergence", 1e300)
         rows = table.to_pylist()
         rows[3][name] = value
         pq.write_table(pa.Table.from_pylist(rows, table.schema), path)
@@ -167,22 +175,13 @@ def damage(folder, how):
         path.mkdir()
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "missing",
-        "no curves",
-        "garbage",
-        "truncated",
-        "flipped",
-        "column",
-        "extra",
-        "type",
-        "directory",
-        "above 1",
-        "huge",
-    ],
-)
+HOW = (
+    "missing", "no curves", "garbage", "truncated", "flipped", "column", "extra", "ours", "type", "directory",
+    "above 1", "huge",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("how", HOW)
 def test_what_cannot_be_read_is_one_sentence_and_exit_code_2(how, tmp_path, capsys):
     synthetic.write(tmp_path, synthetic.small(seeds=(0,)))
     damage(tmp_path, how)
@@ -233,23 +232,23 @@ def test_numbers_of_a_plan_are_no_truth_values():
     assert tree("plan", values).text == ", ".join(shown)
 
 
-def test_what_a_suite_has_to_say_is_code_on_the_page(tmp_path):
-    rows = synthetic.small(num_priors=1, num_integrations=1, bounds=("kl",), dataset=synthetic.NASTY[1] + "<b>`")
-    found = read([synthetic.write(tmp_path, rows, [])])
-    shown = page(found, [], {})
-    assert "set <code>certificates.report: best</code> in the suite" in shown
-    assert "`certificates" not in shown
-    assert "<b>`" not in shown
+def test_what_a_sentence_quotes_is_code_on_the_page(tmp_path):
+    rows = synthetic.small(num_events=1, num_integrations=1, bounds=("kl",), dataset=synthetic.NASTY[1] + "<b>`")
+    shown = page(read([synthetic.write(tmp_path, rows, [])]), [], {})
+    assert "set <code>certificates.report: best</code>" in shown
+    assert "<b>" not in re.sub(r"<li><b>\w+</b>", "", shown)
+    rows = [row | {"dataset": "digits"} for row in rows]
+    shown = page(read([synthetic.write(tmp_path, rows, [])]), [], {})
+    assert "digits: ldaf · daf with <code>kl</code> certifies a risk of at most" in shown
+    assert "`" not in shown[shown.index("<main>") : shown.index("</main>")]
 
 
-def test_neither_torch_nor_ray_is_needed(tmp_path):
+def test_the_command_runs_by_itself_and_needs_no_ray(tmp_path):
     code = (
         "import sys; from ldaf_bench.report.__main__ import main; code = main(sys.argv[1:]); "
-        "loaded = {'torch', 'ray', 'torchvision'} & set(sys.modules); assert not loaded, loaded; sys.exit(code)"
+        "assert 'ray' not in sys.modules; sys.exit(code)"
     )
     synthetic.write(tmp_path, few()[:1], [])
-    begin = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert time.monotonic() - begin < 60

@@ -4,11 +4,13 @@ import re
 
 import pytest
 
-from ldaf_bench.report.grouping import FIXED_CLASSIFIER, hold, over_seeds
+from ldaf_bench.report.comparison import comparison as compare
+from ldaf_bench.report.comparison import headlines
+from ldaf_bench.report.grouping import hold, over_seeds
 from ldaf_bench.report.markup import escape_latex, escape_markdown, to_latex, to_markdown
 from ldaf_bench.report.names import percent
 from ldaf_bench.report.records import read
-from ldaf_bench.report.tables import TABLES, Cell, Table, certificates, comparison, failures, priors, provenance
+from ldaf_bench.report.tables import TABLES, Cell, Table, certificates, comparison, failures, network_table, provenance
 from tests.report import synthetic
 
 
@@ -31,12 +33,12 @@ def test_certificates_are_mean_and_sd_over_seeds(records):
         if (row["flow"], row["covariance"], row["scale"], row["points in training"]) == ("daf", "code", "0.1", "256")
         and (row["integrator"], row["q"], row["bound"], row["ε"]) == ("mc", "256", "quad", "0.05")
     ]
-    assert found["certificate (%)"] == f"{100 * rows['value'].mean():.2f} ± {100 * rows['value'].std():.2f}"
+    assert found["certificate (%)"] == percent(rows["value"].mean(), rows["value"].std(), up=True)
     assert found["risk, test part (%)"] == f"{100 * rows['test_risk'].mean():.2f} ± {100 * rows['test_risk'].std():.2f}"
-    assert found["KL"] == f"{rows['kl'].mean():.2f}"
+    assert found["KL"] == f"{rows['kl_divergence'].mean():.2f}"
     assert found["certified"] == "yes"
     assert "seeds 3" in table.note
-    assert found["K"] == str(rows["num_priors"].iloc[0])
+    assert found["K"] == str(rows["num_events"].iloc[0])
 
 
 def test_every_configuration_is_one_row(records):
@@ -54,9 +56,9 @@ def test_certificates_say_what_was_paid_and_whether_they_are_certified(records):
 
 
 def test_what_never_changes_is_said_once(tmp_path):
-    rows = synthetic.small(seeds=(0,), flows=("daf",), covariances=("code",), epsilons=(0.01,), num_priors=1)
+    rows = synthetic.small(seeds=(0,), flows=("daf",), covariances=("code",), epsilons=(0.01,), num_events=1)
     table = certificates(read([synthetic.write(tmp_path / "one", rows, [])]).results)
-    assert table.header[:4] == ("integrator", "bound", "ε", "certificate (%)")
+    assert table.header[:5] == ("classifier", "bound", "ε", "certificate (%)", "certified")
     assert not {"data set", "flow", "covariance", "δ′", "K", "seeds"} & set(table.header)
     for said in ("data set digits", "flow daf", "covariance code", "δ′ 0.01", "K 1", "One seed; "):
         assert said in table.note
@@ -70,7 +72,7 @@ def test_what_never_changes_is_said_once(tmp_path):
 
 def test_the_risk_of_a_row_is_that_of_its_classifier(records):
     found = dictionaries(certificates(records.results))
-    errors = records.results[records.results["flow"].eq("daf")].drop_duplicates("prior")["mean_error"]
+    errors = records.results[records.results["flow"].eq("daf")].drop_duplicates("network")["mean_error"]
     (shown,) = {r["risk, certificate part (%)"] for r in found if r["bound"] == "test_set" and r["flow"] == "daf"}
     assert shown == percent(errors.mean(), errors.std())
 
@@ -81,24 +83,23 @@ def note_of(folder, plan=None, **changes):
 
 def test_the_note_says_whether_a_best_may_be_picked(tmp_path):
     # The mean classifiers of `small` pay for a choice among six.
-    unpaid = [row | {"num_priors": 1, "num_integrations": 1} for row in synthetic.small()]
+    unpaid = [row | {"num_events": 1, "num_integrations": 1} for row in synthetic.small()]
     results = read([synthetic.write(tmp_path / "all", unpaid, [])]).results
-    assert "nothing was selected, and nothing may be: each bound" in certificates(results).note
+    assert "all results are reported and none is selected: each bound uses the full ε" in certificates(results).note
     assert "may be picked" not in certificates(results).note
     paid = note_of(tmp_path / "best")
-    assert "the best of one suite at one ε may be picked" in paid
-    assert "at ε/K and each integration run at δ′/J" in paid
-    assert "nothing" not in paid
-    mixed = note_of(tmp_path / "some", num_priors=1, num_integrations=1)
+    assert "the best one of a suite at one ε may be picked" in paid
+    assert "at ε/K and each integration at δ′/J" in paid
+    assert "none" not in paid
+    mixed = note_of(tmp_path / "some", num_events=1, num_integrations=1)
     assert "where K or J is above 1, the best" in mixed
-    assert "in all other rows nothing was selected" in mixed
+    assert "All other rows are reported and none of them is selected" in mixed
 
 
 def test_the_note_says_that_a_search_chose_the_rows(tmp_path):
     plan = {"suite": {"suite": "found", "search": {"searcher": "optuna", "samples": 4}}}
     note = note_of(tmp_path / "a", plan)
-    assert "A search chose what was run (found)" in note
-    assert "the whole grid was paid for" in note
+    assert "A search chose which posteriors were run (found). The budget covers the whole grid." in note
     for index, other in enumerate(({"suite": {"suite": "x", "search": None}}, [1], "suite", {"suite": 3}, None)):
         assert "search" not in note_of(tmp_path / str(index), other)
 
@@ -130,7 +131,7 @@ def test_other_classifiers_are_never_averaged(tmp_path, names, seeds):
             assert sorted(set(row.values()) - {row[""]}) == ["10.00 ± 0.00", "30.00 ± 0.00"]
     for axis in ("flow", "covariance", "fit_points"):
         found = over_seeds(results, [axis], "value")
-        assert set(found["mean"].round(6)) == {0.1, 0.3}
+        assert set(found["_mean"].round(6)) == {0.1, 0.3}
 
 
 def test_one_plan_with_two_settings_is_not_averaged_either(tmp_path):
@@ -140,14 +141,16 @@ def test_one_plan_with_two_settings_is_not_averaged_either(tmp_path):
     results = read([synthetic.write(tmp_path, rows, [])]).results
     assert {row["certificate (%)"] for row in dictionaries(certificates(results))} == {"30.00 ± 0.00", "10.00 ± 0.00"}
     for row in dictionaries(comparison(results)):
-        assert "20.00" not in row["digits, daf"]
+        assert "20.00" not in row["digits, ldaf · daf"]
 
 
 def test_different_outcomes_of_one_seed_are_never_averaged(tmp_path):
     rows = [row for row in synthetic.small(seeds=(0,), flows=("daf",), covariances=("code",)) if row["bound"] == "kl"]
-    twice = [row | {"value": value, "cell": f"{row['cell']}{value}"} for row in rows for value in (0.3, 0.1)]
+    twice = [
+        row | {"value": value, "integration": f"{row['integration']}{value}"} for row in rows for value in (0.3, 0.1)
+    ]
     results = read([synthetic.write(tmp_path, twice, [])]).results
-    assert sorted(over_seeds(results, [], "value")["mean"]) == [0.1, 0.3]
+    assert sorted(over_seeds(results, [], "value")["_mean"]) == [0.1, 0.3]
     assert {row["certificate (%)"] for row in dictionaries(certificates(results))} == {"10.00", "30.00"}
 
 
@@ -159,67 +162,90 @@ def test_a_suite_by_itself_is_not_named_in_every_line(records):
 def test_the_precisions_own_tolerance_is_a_setting_like_any_other(tmp_path):
     rows = [row for tolerance in (None, 1e-3) for row in synthetic.small(tolerance=tolerance)]
     results = read([synthetic.write(tmp_path, rows, [])]).results
-    assert {row["Krylov tolerance"] for row in dictionaries(certificates(results))} == {"the precision's own", "0.001"}
+    shown = {row["Krylov tolerance"] for row in dictionaries(certificates(results))}
+    assert shown == {"the precision's own", "0.001"}
     assert "Krylov tolerance the precision's own" in comparison(results).note
     kept, held = hold(results, ["flow"])
-    assert held["tolerance"] == {"digits": [None]}
+    assert held["tolerance"] == {("digits", "ldaf"): [None]}
     assert kept["tolerance"].isna().all()
 
 
 def test_the_comparison_is_the_papers_table(records):
     table = comparison(records.results)
-    assert table.header == ("", "digits, daf", "digits, sflow")
-    rows = {row[""]: row["digits, sflow"] for row in dictionaries(table)}
+    assert table.header == ("", "digits, ldaf · daf", "digits, ldaf · sflow")
+    rows = {row[""]: row["digits, ldaf · sflow"] for row in dictionaries(table)}
     results = records.results[records.results["flow"].eq("sflow")]
-    errors = results.drop_duplicates("prior")["mean_test_error"]
+    errors = results.drop_duplicates("network")["mean_test_error"]
     assert rows["mean classifier, test error"] == percent(errors.mean(), errors.std())
     held = results[results["covariance"].eq("code") & results["scale"].eq(0.1) & results["fit_points"].eq(1024)]
     held = held[held["integrator"].eq("mc") & held["num_points"].eq(4096)]
     for bound in synthetic.BOUNDS:
         some = held[held["bound"].eq(bound) & held["epsilon"].eq(0.01)]["value"]
-        assert rows[f"certificate: {bound}, ε = 0.01"] == percent(some.mean(), some.std())
+        assert rows[f"certificate: {bound}, ε = 0.01"] == percent(some.mean(), some.std(), up=True)
     some = results[results["bound"].eq("test_set") & results["epsilon"].eq(0.05)]["value"]
-    assert rows["held-out: test_set, ε = 0.05"] == percent(some.mean(), some.std())
-    for said in ("Held fixed: covariance code", "K = 72, δ′ = 0.01", "held-out bounds: K = 6"):
+    assert rows["held-out: test_set, ε = 0.05"] == percent(some.mean(), some.std(), up=True)
+    for said in ("Held fixed: covariance code", "K = 72, δ′ = 0.01", "held-out bounds: K = 6."):
         assert said in table.note
+
+
+def test_priors_have_lines_of_their_own_in_the_comparison(tmp_path):
+    rows = synthetic.small(bounds=("kl",))
+    rows += synthetic.unfitted(rows)
+    results = read([synthetic.write(tmp_path, rows, [])]).results
+    found = {row[""]: row["digits, ldaf · daf"] for row in dictionaries(comparison(results))}
+    names = [f"{who}: {b}, ε = 0.01" for who, b in (
+        ("certificate", "kl"), ("prior's certificate", "kl"), ("prior's certificate", "chernoff"),
+        ("held-out", "test_set"), ("held-out", "chernoff"),
+    )]  # fmt: skip
+    assert [name for name in found if "0.01" in name] == names
+    for classifier, name in (("posterior", names[0]), ("prior", names[2]), ("mean", names[4])):
+        some = results[results["classifier"].eq(classifier) & results["epsilon"].eq(0.01) & results["flow"].eq("daf")]
+        some = some[some["bound"].eq(name.split(": ")[1].split(",")[0]) & some["integrator"].isin(["mc", ""])]
+        some = some[some["covariance"].isin(["code", ""])]["value"]
+        assert len(some) == 3
+        assert found[name] == percent(some.mean(), some.std(), up=True)
+    # A quantity that stands in the rows of both is shown once.
+    assert all(";" not in value for value in found.values())
 
 
 def test_what_differs_between_suites_was_not_held(tmp_path):
     rows = [
         row
         for suite, nodes, points in (("a", 6, (64, 256)), ("b", 10, (256,)))
-        for row in synthetic.small(suite=suite, recipe=suite, num_nodes=nodes, fit_points=points, num_priors=9)
+        for row in synthetic.small(suite=suite, recipe=suite, num_nodes=nodes, fit_points=points, num_events=9)
     ]
     table = comparison(read([synthetic.write(tmp_path / "one", rows, [])]).results)
-    assert table.header == ("", "digits, a · daf", "digits, a · sflow", "digits, b · daf", "digits, b · sflow")
+    assert table.header == ("", *(f"digits, {suite} · ldaf · {flow}" for suite in "ab" for flow in ("daf", "sflow")))
     held, differs = table.note.split("Differs between suites: ")
-    assert differs.startswith("n (6 in a, 10 in b); so what differs")
+    assert differs.startswith("n (6 in a, 10 in b)")
+    assert "So no single axis explains how their results differ." in differs
     assert "points in training 256" in held
     assert " or " not in held
     other = [row | {"suite": "c", "plan": "c", "dataset": "other"} for row in rows if row["suite"] == "b"]
     rows = [row for row in rows if row["suite"] == "a"] + other
     table = comparison(read([synthetic.write(tmp_path / "two", rows, [])]).results)
-    assert {"digits, a · daf", "other, c · daf"} <= set(table.header)
+    assert {"digits, a · ldaf · daf", "other, c · ldaf · daf"} <= set(table.header)
 
 
 def test_estimates_are_marked_in_the_comparison(tmp_path):
     results = read([synthetic.write(tmp_path, synthetic.small(integrators=("qmc",)), [])]).results
     table = comparison(results)
-    marked = {row[""] for row in dictionaries(table) if "†" in row["digits, daf"]}
+    marked = {row[""] for row in dictionaries(table) if "†" in row["digits, ldaf · daf"]}
     assert len(marked) == 2 * len(synthetic.BOUNDS)
-    assert not any(bound in name for name in marked for bound in FIXED_CLASSIFIER)
+    assert not any(name.startswith("held-out") for name in marked)
     assert "† Not certified" in table.note
 
 
-def test_priors_are_listed_once(records):
-    table = priors(records.results)
+def test_networks_are_listed_once(records):
+    table = network_table(records.results)
     assert len(table.rows) == 6
-    assert {"prior", "flow", "seed", "mean classifier, test (%)"} <= set(table.header)
+    assert table.header == ("network", "flow", "seed", "mean classifier, test (%)", "train", "digest")
 
 
-def test_failed_cells_are_listed_with_their_error(records):
+def test_failures_are_listed_with_what_they_are_and_their_error(records):
     table = failures(records.results)
     assert [row["error"] for row in dictionaries(table)] == ["OutOfMemoryError: nothing left"]
+    assert "covariance dense" in table.note
 
 
 def test_tables_without_rows_are_left_out(tmp_path):
@@ -237,7 +263,7 @@ def test_provenance_says_versions_commits_and_times(records):
 def test_large_seeds_survive(tmp_path):
     seed = 2**62 - 1
     rows = [*synthetic.small(seeds=(seed, 1)), synthetic.failure()]
-    table = priors(read([synthetic.write(tmp_path, rows, [])]).results)
+    table = network_table(read([synthetic.write(tmp_path, rows, [])]).results)
     assert str(seed) in {row["seed"] for row in dictionaries(table)}
 
 
@@ -269,3 +295,62 @@ def test_latex_tables_are_balanced_and_long_ones_break(records):
     assert r"\end{tabular}" in short
     assert r"\begin{longtable}" in long
     assert r"\endhead" in long
+
+
+def test_certificates_are_rounded_up_and_risks_to_the_nearest():
+    assert percent(0.025947, up=True) == "2.60"
+    assert percent(0.025901, up=True) == "2.60"
+    assert percent(0.025947) == "2.59"
+    assert percent(0.025947, 0.00126, up=True) == "2.60 ± 0.13"
+    # A number that can be printed stays as it is, also if floating point has moved it.
+    for whole in range(0, 10_001, 7):
+        shown = f"{whole / 100:.2f}"
+        assert percent(whole / 10_000, up=True) == percent(sum([whole / 30_000] * 3), up=True) == shown
+    for value in (1e-9, 0.0123456, 0.3333333, 0.99999):
+        assert 100 * value <= float(percent(value, up=True)) <= 100 * value + 0.01
+
+
+def test_every_printed_certificate_is_at_least_its_value(records):
+    table = certificates(records.results)
+    place = table.header.index("certificate (%)")
+    assert len(table.rows) > 100
+    for row in table.rows:
+        assert float(row[place].text.split(" ± ")[0]) >= 100 * row[place].key - 1e-9
+
+
+def test_the_first_sentences_say_what_came_out(records):
+    (sentence,) = headlines(compare(records.results)[0])
+    results = records.results[records.results["flow"].eq("daf") & records.results["epsilon"].eq(0.01)]
+    held = results[results["covariance"].eq("code") & results["scale"].eq(0.1) & results["fit_points"].eq(1024)]
+    held = held[held["bound"].eq("kl_exact") & held["integrator"].eq("mc") & held["num_points"].eq(4096)]
+    mean = results[results["bound"].eq("test_set")]
+    assert sentence == (
+        f"digits: ldaf · daf with `kl_exact` certifies a risk of at most {percent(held['value'].mean(), up=True)} % at "
+        f"ε = 0.01 (δ′ = 0.01), mean over 3 seeds; its test risk is {percent(held['test_risk'].mean())} %. "
+        f"The held-out bound on its mean classifier is {percent(mean['value'].mean(), up=True)} %."
+    )
+
+
+def test_the_first_sentences_never_look_at_a_result(tmp_path):
+    rows = synthetic.small()
+    best = [row | ({"value": 0.001} if row["flow"] == "sflow" or row["bound"] == "quad" else {}) for row in rows]
+    for name, some in (("as it is", rows), ("others are better", best)):
+        (sentence,) = headlines(compare(read([synthetic.write(tmp_path / name, some, [])]).results)[0])
+        assert sentence.startswith("digits: ldaf · daf with `kl_exact` certifies")
+
+
+def test_the_first_sentences_of_what_is_not_certified_not_fitted_or_not_random(tmp_path):
+    def said(rows):
+        return headlines(compare(read([synthetic.write(tmp_path / str(len(rows)), rows, [])]).results)[0])
+
+    (estimate,) = said(synthetic.small(integrators=("qmc",), seeds=(0,)))
+    assert "with `kl_exact` gives, uncertified, a bound of" in estimate
+    assert "at ε = 0.01, one seed;" in estimate
+    rows = synthetic.small()
+    (unfitted,) = said([*synthetic.unfitted(rows), *(row for row in rows if row["classifier"] == "mean")])
+    assert unfitted.startswith("digits: ldaf · daf, unfitted, with `kl_exact` certifies")
+    (plain,) = said(synthetic.plain(rows))
+    assert plain.startswith("digits: deterministic, the mean classifier, with `test_set` certifies a risk of at most")
+    assert "held-out" not in plain
+    two = [row | {"suite": "b", "plan": "b"} for row in rows]
+    assert [sentence.split(":")[0] for sentence in said(rows + two)] == ["digits, suite digits", "digits, suite b"]

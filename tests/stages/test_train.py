@@ -1,4 +1,7 @@
-"""Training on Ray ends at the same weights whatever is killed on the way."""
+"""Training on Ray ends at the same weights whatever is killed on the way.
+
+Starting Ray Train takes many seconds: two workers train only where two workers are the point.
+"""
 
 import io
 import os
@@ -11,47 +14,48 @@ import time
 from pathlib import Path
 
 import pytest
+import ray
 import torch
 import yaml
 from rich.console import Console
 
 from ldaf_bench.artifacts import ArtifactError, exclusive
-from ldaf_bench.data.augment import Batches
-from ldaf_bench.methods import build
-from ldaf_bench.methods.config import PriorConfig
-from ldaf_bench.methods.store import WEIGHTS, load_prior, prior_id, prior_path
-from ldaf_bench.methods.training import DivergenceError, Training
+from ldaf_bench.models.heads import LinearHead
+from ldaf_bench.models.training import DivergenceError
 from ldaf_bench.resources import Resources
 from ldaf_bench.stages import train as stage
 from ldaf_bench.stages.session import ResourceError
-from ldaf_bench.stages.train import ConfigError, train
-from tests.priors import CONFIG, digits_splits
+from ldaf_bench.stages.train import ConfigError, TrainingError, train
+from ldaf_bench.store.networks import WEIGHTS, load_network, network_id, network_path
+from tests.networks import CONFIG, Runner, changed, digits_splits, plan_for, training_of
 
-
-def changed(**recipe):
-    return PriorConfig(**{**CONFIG.model_dump(), "recipe": {**CONFIG.recipe.model_dump(), **recipe}})
-
-
-LONG = changed(epochs=8, shift=1, batch_size=63)
+RECIPE = {"base": "tiny", "epochs": 30, "shift": 1, "batch_size": 63}
 """The global batch is not a multiple of two workers."""
+LONG = changed(head=LinearHead(), recipe={key: value for key, value in RECIPE.items() if key != "base"})
 STEPS = len(digits_splits()[1].prior) // 63
 """Of an epoch of it."""
+ONE = Resources(cpus_per_worker=1, checkpoint_seconds=0.3)
 TWO = Resources(workers=2, cpus_per_worker=1, checkpoint_seconds=0.3)
-SLOW = Resources(workers=2, cpus_per_worker=1, checkpoint_seconds=0)
+AT_EVERY_STEP = {"checkpoint_seconds": 0}
 """A checkpoint after every step: what is killed is far from its end."""
-PATIENCE = 120
+PATIENCE = 300
 
 
 def equal(one, other):
     return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-def train_on(store, config=CONFIG, resources=TWO, console=None):
-    return train(config, digits_splits()[0], store, resources, console)
-
-
 def identity_of(config):
-    return prior_id(config, digits_splits()[1].hash("prior"))
+    return network_id(config, digits_splits()[1].hash("prior"))
+
+
+def train_on(store, config=CONFIG, resources=ONE, console=None):
+    train(config, digits_splits()[0], store, resources, console or Console(file=io.StringIO()))
+    return load_network(network_path(store, identity_of(config)))
+
+
+def starts_of(network):
+    return [start["step"] for start in network.record["training"]["starts"]]
 
 
 def checkpoint_of_start(store, number):
@@ -72,45 +76,80 @@ def ancestors(process):
         process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def train_workers():
-    """Process numbers of our own training workers, and of nobody else's."""
+def workers_called(name):
+    """Process numbers of our own Ray workers that do this, and of nobody else's."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         number = int(path.parent.name)
         try:
-            if re.match(rb"ray::.*TrainWorker", path.read_bytes()) and os.getpid() in ancestors(number):
+            if re.match(rf"ray::.*{name}".encode(), path.read_bytes()) and os.getpid() in ancestors(number):
                 found.append(number)
         except OSError:  # it ended meanwhile
             continue
     return found
 
 
+class Killer:
+    """Kills a worker of this name, once the first start has got as far as a checkpoint."""
+
+    def __init__(self, store, name):
+        self.store, self.name, self.killed = store, name, 0
+
+    def __enter__(self):
+        self.thread = threading.Thread(target=self.kill)
+        self.thread.start()
+        return self
+
+    def kill(self):
+        wait_for(lambda: checkpoint_of_start(self.store, 1))
+        os.kill(workers_called(self.name)[-1], signal.SIGKILL)
+        self.killed += 1
+
+    def __exit__(self, *_):
+        self.thread.join()
+        assert self.killed == 1
+
+
+def no_leftovers(store):
+    return not list(store.glob("training/*/"))
+
+
+# One worker: a plain task.
+
+
 @pytest.fixture(scope="module")
-def undisturbed(cluster, tmp_path_factory):
-    """A run on two workers that nothing happened to."""
-    prior = train_on(tmp_path_factory.mktemp("undisturbed"), LONG)
-    (start,) = prior.record["training"]["starts"]
-    assert (start["step"], start["workers"]) == (0, 2)
-    return prior
+def plain():
+    """The weights that the plain loop ends at, in this process."""
+    training = training_of(LONG)
+    for _ in training.run():
+        pass
+    return training.bare.state_dict()
 
 
-def test_a_worker_killed_in_the_middle_of_an_epoch_changes_nothing(cluster, undisturbed, tmp_path):
-    killed = []
-
-    def kill():
-        wait_for(lambda: checkpoint_of_start(tmp_path, 1))
-        killed.append(train_workers()[-1])
-        os.kill(killed[0], signal.SIGKILL)
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    prior = train_on(tmp_path, LONG)
-    thread.join()
-    assert killed
-    first, second = (start["step"] for start in prior.record["training"]["starts"])
+def test_a_lone_worker_that_is_killed_is_run_again_and_ends_at_the_same_weights(cluster, plain, tmp_path):
+    with Killer(tmp_path, "train_alone"):
+        network = train_on(tmp_path, LONG, ONE.model_copy(update=AT_EVERY_STEP))
+    first, second = starts_of(network)
     assert first == 0 < second < LONG.recipe.epochs * STEPS
-    assert equal(prior.weights, undisturbed.weights)
-    assert not list(tmp_path.glob("training/*/"))
+    assert equal(network.weights, plain)
+    assert no_leftovers(tmp_path)
+
+
+def test_workers_lost_too_often_are_said_in_a_sentence_and_the_next_start_goes_on(
+    cluster, plain, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(stage, "train_alone", ray.remote(max_retries=0)(stage.train_alone._function))
+        says = r"Training failed on Ray: .*\. Run the same command again to resume\.$"
+        with Killer(tmp_path, "train_alone"), pytest.raises(TrainingError, match=says) as failed:
+            train_on(tmp_path, LONG, ONE.model_copy(update=AT_EVERY_STEP))
+    assert "\n" not in str(failed.value)
+    assert not network_path(tmp_path, identity_of(LONG)).exists()
+    network = train_on(tmp_path, LONG)
+    first, second = starts_of(network)
+    assert first == 0 < second < LONG.recipe.epochs * STEPS
+    assert equal(network.weights, plain)
+    assert no_leftovers(tmp_path)
 
 
 def test_a_driver_that_dies_between_training_and_saving_trains_no_second_time(cluster, tmp_path, monkeypatch):
@@ -118,88 +157,59 @@ def test_a_driver_that_dies_between_training_and_saving_trains_no_second_time(cl
         raise KeyError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(stage, "save_prior", die)
+        patch.setattr(stage, "save_network", die)
         with pytest.raises(KeyError, match="killed"):
             train_on(tmp_path)
-    prior = train_on(tmp_path)
+    network = train_on(tmp_path)
     # The second time, the last step was done already: no worker got as far as a checkpoint that says that it started.
-    assert len(prior.record["training"]["starts"]) == 1
-    assert not list(tmp_path.glob("training/*/"))
+    assert starts_of(network) == [0]
+    assert no_leftovers(tmp_path)
 
 
-def test_a_driver_killed_and_one_stopped_and_then_a_third_end_at_the_same_weights(undisturbed, tmp_path):
-    file, store, output = tmp_path / "prior.yaml", tmp_path / "store", tmp_path / "output"
-    command = [sys.executable, "-m", "ldaf_bench.prior", str(file), "--store", str(store)]
-    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
-
-    def start(resources):
-        file.write_text(yaml.safe_dump({"prior": LONG.model_dump(), "resources": resources.model_dump()}))
-        with output.open("w") as said:
-            return subprocess.Popen(command, env=environment, stdout=said, stderr=subprocess.STDOUT)
-
-    killed = start(SLOW)
-    wait_for(lambda: checkpoint_of_start(store, 1))
-    killed.kill()
-    killed.wait()
-    # The workers of the one that was killed may live on beside the next for some seconds.
-    stopped = start(SLOW)
-    wait_for(lambda: checkpoint_of_start(store, 2))
-    stopped.send_signal(signal.SIGINT)
-    assert stopped.wait(PATIENCE) == 130, output.read_text()
-    assert "Stopped. Start it again to go on from the last checkpoint." in output.read_text()
-    assert not prior_path(store, identity_of(LONG)).exists()
-    finishes = start(TWO)
-    assert finishes.wait(PATIENCE) == 0, output.read_text()
-    assert re.search(r"Mean classifier: \d\.\d\d% error on the test part of 359", output.read_text())
-    prior = load_prior(prior_path(store, identity_of(LONG)))
-    first, second, third = (begun["step"] for begun in prior.record["training"]["starts"])
-    assert first == 0 < second < third < LONG.recipe.epochs * STEPS
-    assert equal(prior.weights, undisturbed.weights)
-    assert not list(store.glob("training/*/"))
-
-
-def test_one_worker_on_ray_is_the_plain_loop_and_a_damaged_prior_is_trained_again(cluster, tmp_path):
-    dataset, splits = digits_splits()
-    images, labels = torch.from_numpy(dataset.images[splits.prior]), torch.from_numpy(dataset.labels[splits.prior])
-    model = build(CONFIG, (1, 8, 8), 10)
-    model.prepare(images)
-    recipe = CONFIG.recipe
-    plain = Training(model, recipe, Batches(images, labels, recipe.batch_size, recipe.augmentation, CONFIG.seed))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    list(plain.run())
-    torch.set_num_threads(threads)
-
-    output, one_cpu = io.StringIO(), Resources(cpus_per_worker=1)
-    one = train_on(tmp_path, resources=one_cpu, console=Console(file=output))
-    assert equal(one.weights, model.state_dict())
-    lines = output.getvalue().splitlines()
-    assert len(lines) == recipe.epochs
+def test_one_worker_on_ray_is_the_plain_loop_and_a_damaged_network_is_trained_again(cluster, tmp_path):
+    plain = training_of(CONFIG)
+    for _ in plain.run():
+        pass
+    run = Runner(plan_for("ldaf", train={"cpus_per_worker": 1}), tmp_path)
+    one = run.sources().network
+    assert one.config == CONFIG
+    assert equal(one.weights, plain.bare.state_dict())
+    lines = [line for line in run.output.getvalue().splitlines() if line.startswith("epoch")]
+    assert len(lines) == CONFIG.recipe.epochs
     assert re.fullmatch(r"epoch +2/2  loss \d+\.\d+  accuracy +\d+\.\d%  +\d+ images/s  \d+:\d\d", lines[1])
     assert [row["loss"] for row in one.record["training"]["curve"]] == [row.mean_loss for row in plain.curve]
 
-    finished = one.record["finished"]
-    assert train_on(tmp_path, resources=one_cpu).record["finished"] == finished
-    weights = prior_path(tmp_path, one.identity) / WEIGHTS
+    assert run.sources(ray=False).network.record["finished"] == one.record["finished"]
+    weights = network_path(tmp_path, one.identity) / WEIGHTS
     weights.write_bytes(weights.read_bytes()[:-1])
-    again = train_on(tmp_path, resources=one_cpu, console=Console(file=output, width=1000))
-    assert "It was set aside" in output.getvalue()
+    again = run.sources().network
+    assert "It was set aside" in run.output.getvalue()
     assert equal(again.weights, one.weights)
 
 
-def test_divergence_on_two_workers_ends_the_run_with_a_sentence_and_leaves_nothing(cluster, tmp_path):
+def test_divergence_ends_the_run_with_a_sentence_and_leaves_nothing(cluster, tmp_path):
     with pytest.raises(DivergenceError, match="lower the recipe's learning_rate"):
-        train_on(tmp_path, changed(learning_rate=1e30, warmup=0))
+        train_on(tmp_path, changed(recipe={"learning_rate": 1e30, "warmup": 0}))
     assert not [path for path in tmp_path.rglob("*") if path.suffix != ".lock" and path.is_file()]
+
+
+def test_a_network_that_diverges_costs_its_own_results_only(cluster, tmp_path):
+    plan = plan_for("deterministic", recipe={"base": "tiny", "epochs": 1, "learning_rate": 1e30, "warmup": 0.0})
+    runner = Runner(plan, tmp_path)
+    run = runner()
+    assert run.sources == {}
+    assert run.failures.keys() == {runner.digest.mean}
+    assert run.failures[runner.digest.mean].startswith("DivergenceError: The loss is ")
+    assert "failed: The loss is" in runner.output.getvalue()
 
 
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        (changed(batch_size=5000), "lower batch_size"),
-        (changed(batch_size=3), "raise batch_size"),
-        (changed(shift=8), "lower shift"),
-        (PriorConfig(**{**CONFIG.model_dump(), "backbone": "speednet"}), "use tinynet"),
+        (changed(recipe={"batch_size": 5000}), "lower batch_size"),
+        (changed(recipe={"shift": 8}), "lower shift"),
+        (changed(backbone="speednet"), "use tinynet"),
+        (changed(head=CONFIG.head.model_copy(update={"num_nodes": 5000})), "use sflow"),
     ],
 )
 def test_what_no_worker_could_train_is_refused_before_anything_starts(tmp_path, config, says):
@@ -207,9 +217,14 @@ def test_what_no_worker_could_train_is_refused_before_anything_starts(tmp_path, 
         train_on(tmp_path, config)
 
 
+def test_a_batch_too_small_for_its_workers_is_refused_before_anything_starts(tmp_path):
+    with pytest.raises(ConfigError, match="raise batch_size"):
+        train_on(tmp_path, changed(recipe={"batch_size": 3}), TWO)
+
+
 def test_more_than_the_cluster_has_is_refused_at_once(cluster, tmp_path):
     with pytest.raises(ResourceError, match="lower workers"):
-        train_on(tmp_path, changed(batch_size=1000), Resources(workers=100, cpus_per_worker=1))
+        train_on(tmp_path, changed(recipe={"batch_size": 1000}), Resources(workers=100, cpus_per_worker=1))
     with pytest.raises(ResourceError, match="or gpus_per_worker"):
         train_on(tmp_path, resources=Resources(gpus_per_worker=3))
 
@@ -235,15 +250,64 @@ def test_cores_are_shared_by_node_and_never_across_nodes(monkeypatch):
         cpus(workers=3, gpus_per_worker=1)
 
 
-def test_workers_are_placed_on_gpus_and_train_without_cuda_where_there_is_none(cluster, tmp_path):
-    if torch.cuda.is_available():
-        pytest.skip("These GPUs are real.")
-    prior = train_on(tmp_path, resources=Resources(workers=2, cpus_per_worker=1, gpus_per_worker=1))
-    (start,) = prior.record["training"]["starts"]
-    assert start == {"step": 0, "workers": 2, "device": "cpu", "gpus_of_worker_0": 1}
-
-
-def test_a_prior_is_trained_by_one_process_at_a_time(cluster, tmp_path):
+def test_a_network_is_trained_by_one_process_at_a_time(cluster, tmp_path):
     lock = (tmp_path / "training" / identity_of(CONFIG)).with_suffix(".lock")
-    with exclusive(lock, ""), pytest.raises(ArtifactError, match="Another process is training this prior"):
+    with exclusive(lock, ""), pytest.raises(ArtifactError, match="Another process is training this network"):
         train_on(tmp_path)
+
+
+# Two workers: Ray Train.
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cluster, tmp_path_factory):
+    """A run on two workers that nothing happened to. Where there are no GPUs, it is placed on imaginary ones."""
+    gpus = 0 if torch.cuda.is_available() else 1
+    resources = TWO.model_copy(update={"gpus_per_worker": gpus})
+    return train_on(tmp_path_factory.mktemp("undisturbed"), LONG, resources)
+
+
+def test_workers_are_placed_on_gpus_and_train_without_cuda_where_there_is_none(undisturbed, plain):
+    (start,) = undisturbed.record["training"]["starts"]
+    gpus = 0 if torch.cuda.is_available() else 1
+    assert start == {"step": 0, "workers": 2, "device": "cpu", "gpus_of_worker_0": gpus}
+    # Each worker normalizes its own part of a batch.
+    assert not equal(undisturbed.weights, plain)
+
+
+def test_one_of_two_workers_killed_in_the_middle_of_an_epoch_changes_nothing(undisturbed, tmp_path):
+    with Killer(tmp_path, "TrainWorker"):
+        network = train_on(tmp_path, LONG, TWO.model_copy(update=AT_EVERY_STEP))
+    first, second = starts_of(network)
+    assert first == 0 < second < LONG.recipe.epochs * STEPS
+    assert equal(network.weights, undisturbed.weights)
+    assert no_leftovers(tmp_path)
+
+
+def test_a_driver_killed_and_one_stopped_and_then_a_third_end_at_the_same_weights(undisturbed, tmp_path):
+    file, store, output = tmp_path / "suite.yaml", tmp_path / "store", tmp_path / "output"
+    command = [sys.executable, "-m", "ldaf_bench.run", str(file), "--store", str(store), "--results", str(tmp_path)]
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    suite = plan_for("deterministic", RECIPE, train={**TWO.model_dump(), **AT_EVERY_STEP}).suite
+    file.write_text(yaml.safe_dump(suite.model_dump(mode="json")))
+
+    def start():
+        with output.open("w") as said:
+            return subprocess.Popen(command, env=environment, stdout=said, stderr=subprocess.STDOUT)
+
+    killed = start()
+    wait_for(lambda: checkpoint_of_start(store, 1))
+    killed.kill()
+    killed.wait()
+    # The workers of the one that was killed may live on beside the next for some seconds.
+    stopped = start()
+    wait_for(lambda: checkpoint_of_start(store, 2))
+    stopped.send_signal(signal.SIGINT)
+    assert stopped.wait(PATIENCE) == 130, output.read_text()
+    assert "Stopped. Run the same command again to resume." in output.read_text()
+    assert not network_path(store, identity_of(LONG)).exists()
+    network = train_on(store, LONG, TWO)
+    first, second, third = starts_of(network)
+    assert first == 0 < second < third < LONG.recipe.epochs * STEPS
+    assert equal(network.weights, undisturbed.weights)
+    assert no_leftovers(store)

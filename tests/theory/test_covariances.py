@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from ldaf_bench.theory.covariances import COVARIANCES, FLOOR, PriorData, initial_covariance
+from ldaf_bench.theory.covariances import COVARIANCES, FINDS_ITS_SCALE, FLOOR, PriorData, initial_covariance
 from ldaf_bench.theory.gaussian import Dense, kl_divergence
-from ldaf_bench.theory.integrate import integrate, problem
+from ldaf_bench.theory.integrate import integrate
+from ldaf_bench.theory.logits import problem
 from ldaf_bench.theory.pushforward import push
 from tests.cases import normal, parameter
 
@@ -30,7 +31,7 @@ def test_valid_reproducible_and_seeded_by_name(name):
     assert isinstance(first, Dense) == (name == "dense")
 
 
-@pytest.mark.parametrize("name", sorted(set(COVARIANCES) - {"scaled"}))
+@pytest.mark.parametrize("name", sorted(set(COVARIANCES) - FINDS_ITS_SCALE))
 def test_scale_scales(name):
     one, two = (initial_covariance(name, 20, scale=scale).factor().diagonal().mean() for scale in (0.01, 0.02))
     assert 1.5 < float(two / one) < 3

@@ -1,6 +1,11 @@
-"""Every entry of INTEGRATORS: right within its own error, honest about its guarantee, small in memory."""
+"""Every entry of INTEGRATORS: right within its own error, honest about its guarantee, small in memory.
 
+What an entry is tested for follows from what it says about itself.
+"""
+
+import dataclasses
 import math
+from typing import get_args
 
 import mpmath
 import numpy as np
@@ -11,26 +16,44 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ldaf_bench.theory.integrate import (
-    CERTIFYING,
     INTEGRATORS,
+    Integration,
     Problem,
+    accurate_risk,
     evaluate,
-    flow_draw,
     integrate,
-    problem,
+    reference_integrator,
     sobol_normals,
 )
 from ldaf_bench.theory.integrate.bonferroni import hunter_worsley, standardized
 from ldaf_bench.theory.integrate.kernels import count_errors
-from ldaf_bench.theory.integrate.sampling import fill_normal_, mc
+from ldaf_bench.theory.integrate.problem import Need
+from ldaf_bench.theory.integrate.sampling import fill_normal_, mc, upper_of_draws
+from ldaf_bench.theory.logits import flow_draw, problem
 from ldaf_bench.theory.normal import bvn, upper_tail
 from ldaf_bench.theory.pushforward import push
 from tests import reference
-from tests.cases import classes, gaussian, logits_problem, normal, parameter, rng, seeds
+from tests.cases import (
+    classes,
+    few_points_for,
+    gaussian,
+    logits_problem,
+    normal,
+    parameter,
+    points_for,
+    rng,
+    seeds,
+    with_draws,
+)
 
-every_integrator = pytest.mark.parametrize("integrator", INTEGRATORS)
-POINTS = {"forward_mc": 256, "mc": 4096, "qmc": 8192, "rqmc": 8192, "conditional": 512, "bonferroni": 1}
+
+def entries(which=lambda entry: True):
+    found = [entry for entry in INTEGRATORS.values() if which(entry)]
+    return pytest.mark.parametrize("entry", found, ids=lambda entry: entry.name)
+
+
 DRAWS = 200_000
+good = logits_problem(4, 3, seed=1)
 
 
 def flow_problem(m=8, n=3, c=4, seed=1):
@@ -46,27 +69,27 @@ def sampled():
     return p, reference.monte_carlo(p.mean.numpy(), p.factor.numpy(), p.labels.numpy(), DRAWS, seed=7)
 
 
-@every_integrator
-def test_zero_one_risk_agrees_with_a_long_monte_carlo_run(integrator, sampled):
+@entries()
+def test_risk_agrees_with_a_long_monte_carlo_run(entry, sampled):
     p, (truth, _, _) = sampled
-    risk = integrate(integrator, p, num_points=POINTS[integrator])
-    deviation = np.sqrt(truth * (1 - truth) / DRAWS)
-    own = np.sqrt(truth * (1 - truth) / POINTS[integrator]) if "mc" in integrator else 2e-3
+    num_points = points_for(entry)
+    risk = integrate(entry.name, p, num_points=num_points)
+    deviation = np.sqrt(np.maximum(truth * (1 - truth), 1 / DRAWS) / DRAWS)
     gap = risk.per_datum.numpy() - truth
-    if integrator == "bonferroni":
+    if entry.certifies and not entry.chance:
         assert (gap > -5 * deviation).all()
         assert gap.mean() < 0.03
     else:
-        assert (np.abs(gap) < 5 * (deviation + own) + 1e-9).all()
+        own = 2e-3 if entry.sobol else np.sqrt(truth * (1 - truth) / num_points)
+        assert (np.abs(gap) < 5 * (deviation + own)).all()
     assert float(risk.value) == pytest.approx(float(risk.per_datum.mean()))
+    assert risk.per_datum.dtype == torch.float64
 
 
-@pytest.mark.parametrize("integrator", ["forward_mc", "mc", "qmc", "rqmc"])
-def test_cross_entropy_agrees_with_a_long_monte_carlo_run(integrator, sampled):
+def test_cross_entropy_agrees_with_a_long_monte_carlo_run(sampled):
     p, (_, truth, error) = sampled
-    risk = integrate(integrator, p, "cross_entropy", num_points=POINTS[integrator])
-    own = error * math.sqrt(DRAWS / POINTS[integrator])
-    assert (np.abs(risk.per_datum.numpy() - truth) < 5 * (error + own)).all()
+    found = evaluate(p, sobol_normals(3, 8192, seed=1), "cross_entropy").numpy()
+    assert (np.abs(found - truth) < 5 * (error + error * math.sqrt(DRAWS / 8192))).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -127,51 +150,104 @@ def test_conditional_is_exact_where_nothing_is_left_to_integrate():
     torch.testing.assert_close(integrate("conditional", p, num_points=1).per_datum, truth)
 
 
-@every_integrator
-def test_statement_fits_the_guarantee(integrator):
-    p = flow_problem()
-    risk = integrate(integrator, p, num_points=64, delta=0.02)
-    assert risk.certified == (integrator in CERTIFYING)
-    assert risk.integrator == integrator
-    if integrator in CERTIFYING:
-        assert risk.upper is not None
-        assert float(risk.value) <= risk.upper <= 1
-        assert risk.delta == (0.0 if integrator == "bonferroni" else 0.02)
-    else:
-        assert risk.upper is None
-    assert (risk.standard_error is not None) == (integrator in ("rqmc", "mc", "forward_mc"))
-    if integrator not in ("conditional", "bonferroni"):
-        assert not integrate(integrator, p, "cross_entropy", num_points=64).certified
+@entries()
+def test_statement_fits_the_guarantee(entry):
+    assert INTEGRATORS[entry.name] is entry
+    assert entry.needs in get_args(Need)
+    risk = integrate(entry.name, flow_problem(), num_points=few_points_for(entry))
+    assert entry.certifies == (risk.draws is not None) == (entry.upper is not None)
+    assert entry.costs_delta == (entry.certifies and entry.chance)
+    if entry.certifies:
+        loose, tight = entry.upper(risk, 0.02), entry.upper(risk, 0.002)
+        assert float(risk.value) <= loose <= tight <= 1
+        assert (loose < tight) == entry.chance  # what is left to chance costs more at a smaller δ′
+        assert bool((risk.draws > 0).any()) == entry.chance
+        assert (risk.standard_error is not None) == entry.chance
+    assert (risk.num_evaluations > 0) == (entry.least_points > 0)
 
 
-@every_integrator
-def test_seeded_and_reproducible(integrator):
-    p = flow_problem()
-    first, again, other = (integrate(integrator, p, num_points=64, seed=seed).per_datum for seed in (1, 1, 2))
+@entries()
+def test_seeded_and_reproducible(entry):
+    p, count = flow_problem(), few_points_for(entry)
+    first, again, other = (integrate(entry.name, p, num_points=count, seed=seed).per_datum for seed in (1, 1, 2))
     assert torch.equal(first, again)
-    assert torch.equal(first, other) == (integrator == "bonferroni")
+    assert torch.equal(first, other) == (not entry.least_points)
 
 
-def test_upper_bound_of_mc_fails_no_more_often_than_delta():
+@entries(lambda entry: entry.least_points)
+def test_too_few_points_are_refused(entry):
+    p = with_draws(logits_problem(4, 3, seed=1))
+    integrate(entry.name, p, num_points=entry.least_points)
+    with pytest.raises(ValueError, match="num_points must be"):
+        integrate(entry.name, p, num_points=entry.least_points - 1)
+
+
+@entries(lambda entry: entry.sobol)
+def test_numbers_of_sobol_points_are_powers_of_two(entry):
+    p = logits_problem(4, 3, seed=1)
+    with pytest.raises(ValueError, match=r"num_points must be .*power of 2"):
+        integrate(entry.name, p, num_points=3 * points_for(entry) // 4)
+
+
+@entries()
+def test_what_a_problem_does_not_offer_is_refused(entry):
+    p = with_draws(logits_problem(4, 3, seed=1))
+    other = dataclasses.replace(p, draw=None)
+    if entry.needs == "gaussian":
+        other = Problem(None, None, p.labels, p.draw, num_classes=3)
+    assert entry.needs not in other.offers
+    with pytest.raises(ValueError, match=f"problem must be one that offers {entry.needs} for {entry.name}"):
+        integrate(entry.name, other, num_points=few_points_for(entry))
+
+
+def fails_no_more_often_than(delta, uppers, truth):
+    failures, count = sum(upper < truth for upper in uppers), len(uppers)
+    assert failures <= delta * count + 4 * math.sqrt(count * delta * (1 - delta))
+    return failures
+
+
+@entries(lambda entry: entry.certifies)
+def test_upper_bounds_fail_no_more_often_than_delta(entry):
+    p = with_draws(logits_problem(10, 4, seed=5))
+    truth = float(integrate("conditional", p, num_points=8192).value)
+    repeats = range(400 if entry.chance else 1)
+    count = max(20, entry.least_points)
+    uppers = [entry.upper(integrate(entry.name, p, num_points=count, seed=k), 0.2) for k in repeats]
+    failures = fails_no_more_often_than(0.2 if entry.chance else 0.0, uppers, truth)
+    # A bound that never fails at δ′ = 0.2 would be wasteful or broken.
+    assert (failures > 0) == entry.chance
+
+
+def test_upper_bound_of_mc_is_as_valid_where_it_skips():
     p = logits_problem(10, 4, seed=5)
     truth = float(integrate("conditional", p, num_points=8192).value)
-    for negligible in (0.0, 0.3):  # the second skips, and must be as valid
-        uppers = [mc(p, "zero_one", num_points=20, seed=k, delta=0.2, negligible=negligible).upper for k in range(400)]
-        failures = sum(upper < truth for upper in uppers)
-        assert failures <= 0.2 * 400 + 4 * math.sqrt(400 * 0.2 * 0.8)
-        assert failures > 0  # a bound that never fails at δ′ = 0.2 would be wasteful or broken
+    runs = [mc(p, num_points=20, seed=k, negligible=0.3) for k in range(400)]
+    assert 0 < int((runs[0].draws == 0).sum()) < 10
+    assert fails_no_more_often_than(0.2, [upper_of_draws(run, 0.2) for run in runs], truth) > 0
 
 
 def test_data_that_cannot_matter_are_charged_but_not_sampled():
     p = logits_problem(50, 4, seed=6, scale=0.5)
     sure = Problem(p.mean + 40 * torch.nn.functional.one_hot(p.labels, 4), p.factor, p.labels)
     mixed = Problem(torch.cat([p.mean, sure.mean]), torch.cat([p.factor] * 2), torch.cat([p.labels] * 2))
-    risk = mc(mixed, "zero_one", num_points=100, seed=0, delta=0.01)
+    risk = mc(mixed, num_points=100, seed=0)
     assert risk.num_evaluations <= 50 * 100
     skipped = hunter_worsley(mixed) <= 1e-7
+    assert torch.equal(risk.draws == 0, skipped)
     assert torch.equal(risk.per_datum[skipped], hunter_worsley(mixed)[skipped])
-    everything = mc(mixed, "zero_one", num_points=100, seed=0, delta=0.01, negligible=0.0)
+    everything = mc(mixed, num_points=100, seed=0, negligible=0.0)
     assert everything.num_evaluations == 100 * 100
+
+
+def test_draws_and_upper_values_are_charged_together():
+    values = torch.tensor([1e-8, 0.25, 0.5, 0.75], dtype=torch.float64)
+    risk = Integration(values, torch.tensor([0, 100, 100, 100]))
+    alone = Integration(values[1:], torch.tensor([100, 100, 100]))
+    assert upper_of_draws(risk, 0.01) == pytest.approx((1e-8 + 3 * upper_of_draws(alone, 0.01)) / 4)
+    with pytest.raises(ValueError, match="draws must be equally many for all data that are drawn for"):
+        upper_of_draws(Integration(values, torch.tensor([0, 100, 100, 50])), 0.01)
+    with pytest.raises(ValueError, match="delta must be in the open interval"):
+        upper_of_draws(risk, 0.0)
 
 
 def test_degenerate_covariances_are_sampled_by_mc_and_refused_by_bonferroni():
@@ -180,29 +256,37 @@ def test_degenerate_covariances_are_sampled_by_mc_and_refused_by_bonferroni():
     wrong = (p.mean.argmax(-1) != p.labels).double()
     risk = integrate("mc", still, num_points=50)
     assert torch.equal(risk.per_datum, wrong)
-    assert risk.upper >= float(wrong.mean())
+    assert upper_of_draws(risk, 0.05) >= float(wrong.mean())
     tied = Problem(torch.zeros_like(p.mean), torch.zeros_like(p.factor), p.labels)
     assert float(integrate("mc", tied, num_points=50).value) == 1.0
     with pytest.raises(ValueError, match="the integrand must be finite"):
         integrate("bonferroni", tied)
 
 
-def test_standard_errors_cover():
-    p = logits_problem(20, 4, seed=8)
-    truth = float(integrate("qmc", p, "cross_entropy", num_points=1 << 16).value)
-    for name in ("mc", "rqmc"):
-        runs = [integrate(name, p, "cross_entropy", num_points=256, seed=k) for k in range(60)]
-        scores = [(float(run.value) - truth) / run.standard_error for run in runs]
-        assert sum(abs(score) < 3.5 for score in scores) >= 54  # few degrees of freedom: heavier than normal
+def has_a_standard_error(entry):
+    found = integrate(entry.name, with_draws(good), num_points=few_points_for(entry))
+    return found.standard_error is not None
 
 
-@pytest.mark.parametrize("integrator", ["mc", "qmc", "rqmc"])
-def test_cross_entropy_is_differentiable_in_mean_and_factor(integrator):
-    p = logits_problem(3, 4, seed=9)
+@entries(has_a_standard_error)
+def test_standard_errors_cover(entry):
+    p, count = with_draws(logits_problem(20, 4, seed=8)), max(256, few_points_for(entry))
+    truth = float(integrate("conditional", p, num_points=1 << 14).value)
+    runs = [integrate(entry.name, p, num_points=count, seed=k) for k in range(60)]
+    scores = [(float(run.value) - truth) / run.standard_error for run in runs]
+    assert sum(abs(score) < 3.5 for score in scores) >= 54  # few degrees of freedom: heavier than normal
+
+
+def test_rqmc_has_the_standard_error_that_it_promises():
+    assert integrate("rqmc", flow_problem(), num_points=64).standard_error > 0
+
+
+def test_cross_entropy_is_differentiable_in_mean_and_factor():
+    p, points = logits_problem(3, 4, seed=9), sobol_normals(3, 64, seed=1)
     leaves = (p.mean.clone().requires_grad_(), p.factor.clone().requires_grad_())
 
     def value(mean, factor):
-        return integrate(integrator, Problem(mean, factor, p.labels), "cross_entropy", num_points=64).value
+        return evaluate(Problem(mean, factor, p.labels), points, "cross_entropy").mean()
 
     assert torch.autograd.gradcheck(value, leaves, eps=1e-6, atol=1e-8)
 
@@ -222,12 +306,12 @@ def test_tiles_change_nothing(monkeypatch):
     p = logits_problem(37, 4, seed=11)
     points = sobol_normals(3, 8192, 1)
     whole = [evaluate(p, points, loss) for loss in ("zero_one", "cross_entropy")]
-    drawn = integrate("mc", p, "cross_entropy", num_points=9000)
+    drawn = integrate("mc", p, num_points=9000)
     monkeypatch.setattr("ldaf_bench.theory.integrate.kernels.TILE", 7 * 3 * 4096)
     parts = [evaluate(p, points, loss) for loss in ("zero_one", "cross_entropy")]
     torch.testing.assert_close(whole[0], parts[0], rtol=0, atol=0)
     torch.testing.assert_close(whole[1], parts[1], rtol=1e-13, atol=1e-13)
-    torch.testing.assert_close(integrate("mc", p, "cross_entropy", num_points=9000).value, drawn.value)
+    assert torch.equal(integrate("mc", p, num_points=9000).per_datum, drawn.per_datum)
 
 
 @given(st.integers(1, 20), st.integers(0, 10), seeds)
@@ -257,38 +341,69 @@ def test_not_a_number_is_an_error_never_a_success():
         return torch.full((len(p.mean[part]), count, 4), torch.nan, dtype=torch.float64)
 
     broken = Problem(p.mean, p.factor, p.labels, draw=poisoned)
-    assert integrate("forward_mc", broken, num_points=4).upper == 1.0
+    assert upper_of_draws(integrate("forward_mc", broken, num_points=4), 0.05) == 1.0
     assert float(count_errors(torch.full((1, 3), torch.nan), torch.eye(3)[None], torch.zeros(3, 5))) == 5
 
 
 def test_ties_count_as_errors():
     p = Problem(torch.zeros(1, 3).double(), 1e-3 * torch.eye(2).double()[None], torch.tensor([2]))
     assert float(evaluate(p, torch.zeros(2, 5), "zero_one")) == 1.0
+    tied = dataclasses.replace(p, draw=lambda part, count, generator: torch.zeros(1, count, 3))
+    assert float(integrate("forward_mc", tied, num_points=5).value) == 1.0
 
 
-good = logits_problem(4, 3, seed=1)
+def test_a_problem_offers_what_it_was_given():
+    p = with_draws(logits_problem(4, 3, seed=1))
+    drawn = Problem(None, None, p.labels, p.draw, num_classes=3)
+    assert Problem(p.mean, p.factor, p.labels).offers == {"gaussian"}
+    assert (p.offers, drawn.offers) == ({"gaussian", "draws"}, {"draws"})
+    assert (drawn.num_data, drawn.num_classes) == (4, 3)
+    with pytest.raises(ValueError, match="problem must have Gaussian logits"):
+        drawn.differences()
+
+
+def test_problems_without_a_closed_form_have_a_reference_and_a_reported_risk_too():
+    p = with_draws(logits_problem(30, 4, seed=2))
+    drawn = Problem(None, None, p.labels, p.draw, num_classes=4)
+    for one in (p, drawn):
+        entry = reference_integrator(one)
+        assert entry.costs_delta
+        assert entry.needs in one.offers
+    truth = float(integrate("conditional", p, num_points=8192).value)
+    assert accurate_risk(p) == pytest.approx(truth, abs=1e-3)
+    assert accurate_risk(drawn) == pytest.approx(truth, abs=5 * math.sqrt(truth * (1 - truth) / (30 * 256)))
+
+
+def test_an_integrator_that_certifies_must_say_what_its_values_rest_on(monkeypatch):
+    lying = dataclasses.replace(INTEGRATORS["qmc"], name="lying", upper=upper_of_draws)
+    monkeypatch.setitem(INTEGRATORS, "lying", lying)
+    with pytest.raises(AssertionError, match="lying says that it certifies"):
+        integrate("lying", good)
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda: integrate("sobol", good), "integrator must be one of"),
-        (lambda: integrate("qmc", good, "hinge"), "loss must be zero_one or cross_entropy"),
+        (lambda: evaluate(good, sobol_normals(2, 4, 1), "hinge"), "loss must be zero_one or cross_entropy"),
+        (lambda: evaluate(good, sobol_normals(3, 4, 1), "zero_one"), r"points must be of shape \(2, any\)"),
+        (lambda: evaluate(good, torch.zeros(2, 0), "zero_one"), "points must be at least one"),
         (lambda: integrate("qmc", good, num_points=1000), "num_points must be a power of 2"),
         (lambda: integrate("mc", good, num_points=0), "num_points must be an integer of at least 1"),
-        (lambda: integrate("mc", good, delta=0.0), "delta must be in the open interval"),
-        (lambda: integrate("rqmc", good, num_points=4), "num_points must be num_scrambles = 8 times a power of 2"),
-        (lambda: integrate("forward_mc", good), "problem must be built with a draw"),
-        (lambda: integrate("bonferroni", good, "cross_entropy"), "loss must be zero_one for bonferroni"),
-        (lambda: integrate("conditional", good, "cross_entropy"), "loss must be zero_one for conditional"),
+        (
+            lambda: integrate("rqmc", good, num_points=4),
+            r"num_points must be 8 \(the number of scrambles\) times a power",
+        ),
         (lambda: Problem(good.mean, good.factor, good.labels + 3), r"labels must be in 0 … 2"),
         (lambda: Problem(good.mean, good.factor, good.labels - 3), r"labels must be in 0 … 2"),
         (lambda: Problem(good.mean, good.factor, good.labels.double()), "labels must be of an integer dtype"),
         (lambda: Problem(good.mean, good.factor, good.labels[:2]), r"labels must be of shape \(4,\)"),
         (lambda: Problem(good.mean * torch.nan, good.factor, good.labels), "mean must be finite"),
         (lambda: Problem(good.mean, good.factor[:, :1], good.labels), r"factor must be of shape \(4, 2, 2\)"),
+        (lambda: Problem(good.mean, None, good.labels), "factor must be given together with the mean"),
+        (lambda: Problem(None, good.factor, good.labels, num_classes=3), "factor must be given together with the mean"),
         (lambda: Problem(good.mean[:0], good.factor[:0], good.labels[:0]), "mean must be of at least one datum"),
-        (lambda: Problem(good.mean[:, :1], good.factor, good.labels), "mean must be of at least two classes"),
+        (lambda: Problem(good.mean[:, :1], good.factor, good.labels), "num_classes must be at least two"),
     ],
 )
 def test_bad_input_is_refused_by_name(call, words):

@@ -8,11 +8,12 @@ import torch
 from ldaf_bench.theory.bounds import best_lambda, complexity, lambda_value
 from ldaf_bench.theory.covariances import initial_covariance
 from ldaf_bench.theory.gaussian import DiagonalRankOne, kl_divergence
-from ldaf_bench.theory.integrate import evaluate, problem, sobol_normals
+from ldaf_bench.theory.integrate import INTEGRATORS, evaluate, integrate, sobol_normals
+from ldaf_bench.theory.logits import problem
 from ldaf_bench.theory.posterior import OPTIMIZERS, FitSettings, _Model, fit
 from ldaf_bench.theory.pushforward import Pushforward, push
 from ldaf_bench.theory.seeds import named_seed
-from tests.cases import normal, parameter, rng
+from tests.cases import few_points_for, logits_problem, normal, parameter, rng, with_draws
 
 M, N, C = 300, 4, 4
 SIZE = N * (C - 1)
@@ -38,7 +39,7 @@ def test_fit_lowers_the_bound_and_reports_what_it_found(cached, optimizer, covar
     prior = initial_covariance(covariance, SIZE, scale=0.8)
     posterior = fit(pushed, labels, prior, settings(optimizer=optimizer))
     first, best = posterior.history[0], min(posterior.history, key=lambda step: step.bound)
-    assert first.kl == pytest.approx(0, abs=1e-9)
+    assert first.divergence == pytest.approx(0, abs=1e-9)
     assert best.bound < first.bound - 1e-3
     assert posterior.kl == pytest.approx(float(kl_divergence(posterior.gaussian, prior)), abs=1e-9)
     points = sobol_normals(C - 1, 128, named_seed("posterior", 0))
@@ -104,10 +105,29 @@ def test_paper_sgd_never_leaves_the_invertible_region(cached, rate):
     assert float(posterior.gaussian.d.min()) > 0
 
 
-def test_training_points_are_not_those_of_any_integrator():
-    train = sobol_normals(3, 64, named_seed("posterior", 0))
-    for name in ("qmc", "conditional"):
-        assert not torch.isclose(train, sobol_normals(3, 64, named_seed(name, 0))).any()
+def test_no_integrator_shares_its_points_with_another_or_with_the_fit(cached, monkeypatch):
+    used = []
+
+    class Spy(torch.quasirandom.SobolEngine):
+        def __init__(self, dimension, scramble, seed):
+            used.append(seed)
+            super().__init__(dimension, scramble=scramble, seed=seed)
+
+    def spied_seed(*parts):
+        used.append(named_seed(*parts))
+        return used[-1]
+
+    monkeypatch.setattr(torch.quasirandom, "SobolEngine", Spy)
+    monkeypatch.setattr("ldaf_bench.theory.seeds.named_seed", spied_seed)  # what `named_generator` calls
+    fit(*cached, initial_covariance("code", SIZE), settings(max_alternations=1))
+    whose = {"fit": set(used)}
+    problem = with_draws(logits_problem(20, C, seed=1))
+    for name, entry in INTEGRATORS.items():
+        used.clear()
+        integrate(name, problem, num_points=few_points_for(entry))
+        whose[name] = set(used)
+        assert bool(used) == bool(entry.least_points), name
+    assert len(set().union(*whose.values())) == sum(map(len, whose.values()))
 
 
 def test_non_finite_values_stop_with_the_step_that_made_them(cached):

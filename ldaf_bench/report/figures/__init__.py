@@ -11,20 +11,15 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from ldaf_bench.report.comparison import comparison
-from ldaf_bench.report.figures.ablations import ablation, plot_counts, plot_covariance, plot_flows
-from ldaf_bench.report.figures.axes import plot_axes, swept
+from ldaf_bench.report.figures.ablations import other_axes, plot_sweep, sweep
 from ldaf_bench.report.figures.integration import plot_convergence, plot_cost
-from ldaf_bench.report.figures.progress import plot_alternations, plot_time, plot_training
+from ldaf_bench.report.figures.progress import plot_fit, plot_time, plot_training
 from ldaf_bench.report.figures.risks import plot_calibration, plot_comparison
-from ldaf_bench.report.grouping import Held
+from ldaf_bench.report.names import Held, column
 from ldaf_bench.report.records import Records
 
 SPREAD = "Mean and standard deviation over seeds."
 """A sentence of the captions below, which is not true of a single seed."""
-
-
-def _nothing(_: Records) -> Held:
-    return {}
 
 
 class Plot(NamedTuple):
@@ -33,30 +28,28 @@ class Plot(NamedTuple):
     title: str
     caption: str
     plot: Callable[[Records], Figure | None]
-    held: Callable[[Records], Held] = _nothing
+    held: Callable[[Records], Held] = lambda _: {}
     """What the comparison was held at, to be said below it."""
 
 
 FIGURES: dict[str, Plot] = {
     "comparison": Plot(
         "Risks and certificates",
-        "Test errors, risk certificates by bound, and the bounds that held-out data give for the mean classifier. "
-        "Mean and standard deviation over seeds.",
+        "Test errors, risk certificates by bound, and held-out bounds on the mean classifier. " + SPREAD,
         lambda r: plot_comparison(r.results),
         lambda r: comparison(r.results)[1],
     ),
     "calibration": Plot(
         "Certificate against test risk",
-        "Every certificate at the first ε of its suite against the test risk of the classifier that it is about. A "
-        "filled point below the diagonal, ringed in red, would be a certified value that the test part contradicts; "
-        "such points are shown at every ε.",
+        "Each point is a certificate at the first ε of its suite, against the test risk of its classifier. Bounds that "
+        "agree everywhere are drawn once. A certified value below the diagonal contradicts the test part. It has a red "
+        "ring, and is shown at every ε.",
         lambda r: plot_calibration(r.results),
     ),
     "convergence": Plot(
         "Convergence of the integrators",
-        "Root mean square error of the Gibbs risk against points per datum, over the integrator's seeds and over the "
-        "posteriors that were looked at, with bands. The reference is an estimate too: points near its error or below "
-        "it say nothing about an integrator.",
+        "Root mean square error of the Gibbs risk against points per datum, over integrator seeds and posteriors, with "
+        "bands. The reference is an estimate too: points near its error or below it say nothing about an integrator.",
         lambda r: plot_convergence(r.curves),
     ),
     "cost": Plot(
@@ -65,45 +58,39 @@ FIGURES: dict[str, Plot] = {
         "reference or below it say nothing about an integrator.",
         lambda r: plot_cost(r.curves),
     ),
-    "covariance": Plot(
-        "Where the covariance starts",
-        "Certificate and test risk by covariance initialization and its scale. Mean and standard deviation over seeds.",
-        lambda r: plot_covariance(r.results),
-        lambda r: ablation(r.results, "covariance", "scale", "flow")[1],
+    "scale": Plot(
+        "Scale of the prior",
+        "Certificate and test risk by the scale of the prior, a line for each covariance initialization. " + SPREAD,
+        lambda r: plot_sweep(r.results, [column("scale")]),
+        lambda r: sweep(r.results, [column("scale")])[1],
     ),
-    "flows": Plot(
-        "Flows",
-        "Test errors and certificate by flow; a small dot is a seed. Mean and standard deviation over seeds.",
-        lambda r: plot_flows(r.results),
-        lambda r: ablation(r.results, "flow", "method", "backbone")[1],
-    ),
-    "counts": Plot(
+    "points": Plot(
         "Number of points",
-        "Certificate and test risk against the points per datum. Mean and standard deviation over seeds.",
-        lambda r: plot_counts(r.results),
-        lambda r: ablation(r.results, "fit_points", "num_points", "integrator")[1],
+        "Certificate and test risk by the points per datum, a line for each integrator. " + SPREAD,
+        lambda r: plot_sweep(r.results, [column("num_points")]),
+        lambda r: sweep(r.results, [column("num_points")])[1],
     ),
     "axes": Plot(
         "Everything else that was swept",
-        "Certificate and test risk against each axis that has no figure of its own. Mean and standard deviation over "
-        "seeds. A panel is about one axis and holds all others.",
-        lambda r: plot_axes(r.results),
-        lambda r: swept(r.results)[1],
+        "Certificate and test risk by each axis that has no figure of its own. A panel shows one axis and holds all "
+        "others. " + SPREAD,
+        lambda r: plot_sweep(r.results, other_axes()),
+        lambda r: sweep(r.results, other_axes())[1],
     ),
-    "alternations": Plot(
-        "Fitting the posterior",
-        "One line per posterior; a dot where the fit stopped. The bound here is the one that the fit minimizes, with "
-        "the cross-entropy in place of the 0-1 loss, and is no certificate.",
-        lambda r: plot_alternations(r.curves, r.results),
+    "fit": Plot(
+        "Fitting the posteriors",
+        "One line per posterior; a dot marks the end of the fit. The bound is the one that the fit minimizes. It is no "
+        "certificate.",
+        lambda r: plot_fit(r.curves, r.results),
     ),
     "training": Plot(
-        "Training the priors",
-        "One line per prior, on training data while training (augmented, if the recipe says so).",
+        "Training the networks",
+        "One line per network, on training data during training (augmented, if the recipe says so).",
         lambda r: plot_training(r.curves, r.results),
     ),
     "time": Plot(
         "Where the time went",
-        "Training and pushforward count once per prior, however many cells share them.",
+        "Training and digest count once per network and method, however many integrations share them.",
         lambda r: plot_time(r.results),
     ),
 }

@@ -1,191 +1,193 @@
-"""One axis at a time: covariance initializations, flows, and the number of points in training and in evaluation."""
+"""Certificate and test risk against every axis that was swept, one axis at a time."""
 
 from __future__ import annotations
 
 import itertools
-from typing import Any
+import textwrap
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
+from ldaf_bench.columns import Column
 from ldaf_bench.report import style
-from ldaf_bench.report.comparison import MEASURED
-from ldaf_bench.report.grouping import SEEDS, SETTING, Held, applies, distinct, done, hold, over_seeds, stochastic
-from ldaf_bench.report.names import label
-from ldaf_bench.report.style import INK, colour, count, figure, in_order, key, legend, marker, percent_axis, styled
+from ldaf_bench.report.grouping import (
+    add_held,
+    applies,
+    arms,
+    axes,
+    done,
+    fitted,
+    hold,
+    is_mean,
+    over_seeds,
+    settings,
+)
+from ldaf_bench.report.names import Held, axis_title, label, setting
 
-SHOWN = {"value": "certificate", "test_risk": "Gibbs risk, test part"}
-"""What an ablation shows: filled and hollow."""
-
-
-def ablation(results: pd.DataFrame, *axes: str) -> tuple[pd.DataFrame, Held]:
-    """The rows of fitted stochastic classifiers that differ in these axes and in seeds only."""
-    rows = stochastic(done(results))
-    fitted = rows[rows["objective"].ne("prior")]
-    return hold(fitted if not fitted.empty else rows, axes)
-
-
-def shown(rows: pd.DataFrame) -> dict[str, str]:
-    """SHOWN, with another word for values that rest on an estimate of the risk."""
-    certified = rows["certified"].eq(True)
-    word = (
-        "certificate" if certified.all() else "certificate or estimate" if certified.any() else "bound, not certified"
-    )
-    return {**SHOWN, "value": word}
+ARM = "_arm"
+LINES = {"scale": "covariance", "num_points": "integrator"}
+"""Axes with a figure of their own, in which each value of another column is a line, and each arm a panel."""
+ELSEWHERE = frozenset({"flow", "bound", *LINES})
+"""Axes that have no panel among the others: the comparison has flows and bounds."""
+WIDE = 10
+"""From this ratio of the largest to the smallest on, numbers stand by their logarithms."""
 
 
-def shapes(rows: pd.DataFrame, *, joined: bool) -> list[Line2D]:
-    """The entries of a legend for certificates, which are filled, and test risks, hollow and dotted where joined."""
-    lines = {"value": "-" if joined else "none", "test_risk": ":" if joined else "none"}
-    named = shown(rows).items()
-    return [key(name, style.NEUTRAL, "o", hollow=column != "value", line=lines[column]) for column, name in named]
+class Panel(NamedTuple):
+    """Certificate and test risk against one axis."""
+
+    axis: Column
+    title: str
+    rows: pd.DataFrame
+    """With `_line`, the line that each row belongs to."""
 
 
-def panels(rows: pd.DataFrame, *by: str) -> list[tuple[str, pd.DataFrame]]:
-    """Rows that share a panel, and its title: by data set, by suite if there are several, and by these columns."""
-    columns = ["dataset", *(["suite"] if rows["suite"].nunique() > 1 else []), *by]
-    groups = dict(iter(rows.groupby(columns, sort=False)))
-    values = [in_order(name, rows[name]) if name == "flow" else rows[name].unique().tolist() for name in columns]
-    found = [(names, groups[names]) for names in itertools.product(*values) if names in groups]
-    return [(" · ".join(label(name, 40) for name in names if name), part) for names, part in found]
+def other_axes() -> list[Column]:
+    """All axes that have no figure of their own, those of methods that nobody knew included."""
+    return [axis for axis in axes() if axis.name not in ELSEWHERE]
 
 
-@styled
-def plot_covariance(results: pd.DataFrame) -> Figure | None:
-    """Certificate and test risk by covariance initialization; a panel per flow if several scales were swept."""
-    rows, _ = ablation(results, "covariance", "scale", "flow")
-    rows = rows[applies(rows["covariance"])]
-    if len(rows[["covariance", "scale"]].drop_duplicates()) < 2:
+def sweep(results: pd.DataFrame, swept: Iterable[Column]) -> tuple[list[Panel], Held]:
+    """The panels of all these axes that have several values, and what was held fixed in the others' panels."""
+    panels: list[Panel] = []
+    everything: Held = {}
+    for axis in swept:
+        lines = LINES.get(axis.name, ARM)
+        rows = _about(done(results), axis, lines)
+        if len(settings(rows, axis)) < 2:
+            continue
+        rows, held = hold(rows, (axis.name, "flow", lines))
+        rows = rows.assign(_line=rows[lines].where(applies(rows[lines]), rows[ARM]))
+        found = [
+            (title, part)
+            for title, part in _parts(rows, lines)
+            if any(len(settings(own, axis)) > 1 for _, own in part.groupby("_line"))
+        ]
+        panels += [Panel(axis, title, part) for title, part in found]
+        for name, places in held.items() if found else ():
+            for where, values in places.items():
+                add_held(everything, name, where, values)
+    return panels, everything
+
+
+def _about(rows: pd.DataFrame, axis: Column, lines: str) -> pd.DataFrame:
+    """The rows of fitted classifiers that say something of the axis.
+
+    An unfitted prior is a value of one axis, and no part of any other. Where lines are of another column, those without
+    a value of the axis stay: a covariance may find its scale itself, and an integrator may use no points.
+    """
+    rows = rows[~is_mean(rows)] if axis.name == "objective" else fitted(rows)
+    known = applies(rows[axis.name])
+    owners = [rows[name] for name in ("suite", "plan", "method", "classifier")]
+    somewhere = known.groupby(owners, dropna=False).transform("any")
+    return rows[somewhere if axis.null_means or lines != ARM else known]
+
+
+def _parts(rows: pd.DataFrame, lines: str) -> list[tuple[str, pd.DataFrame]]:
+    """Rows that share a panel, and its title: by data set, by suite if there are several, by arm if lines are not."""
+    names = ["dataset", *(["suite"] if rows["suite"].nunique() > 1 else []), *([ARM] if lines != ARM else [])]
+    orders = [arms(rows) if name == ARM else rows[name].unique().tolist() for name in names]
+    groups = dict(iter(rows.groupby(names, sort=False)))
+    found = [(values, groups[values]) for values in itertools.product(*orders) if values in groups]
+    return [(" · ".join(label(value, 40) for value in values if value), part) for values, part in found]
+
+
+@style.styled
+def plot_sweep(results: pd.DataFrame, swept: Iterable[Column]) -> Figure | None:
+    """A panel for each axis that has several values."""
+    panels, _ = sweep(results, swept)
+    if not panels:
         return None
-    by_scale = rows["scale"].nunique() > 1
-    axis, kind = ("scale", "covariance") if by_scale else ("covariance", "flow")
-    parts = panels(rows, "flow") if by_scale else panels(rows)
-    new, axes = figure(1.1 + 2.1 * len(parts), len(parts), sharex=True, sharey=rows["dataset"].nunique() == 1)
-    places = _places(distinct(rows, axis))
-    last = max(places.values(), default=-1.0)
-    if rows[axis].isna().any():
-        # `scaled` finds its own scale, and stands beside those that were given.
-        places[None] = last + 1
-    for ax, (title, part) in zip(axes[:, 0], parts, strict=True):
-        for column in SHOWN:
-            _points(ax, over_seeds(part, [kind, axis], column), axis, kind, places, hollow=column != "value")
-        ax.set_title(title)
-        ax.set_xticks(list(places.values()), [label(value or "its own", 12) for value in places])
-        ax.set_xlim(-0.5, max(places.values()) + 0.5)
-        if None in places and len(places) > 1:
-            ax.axvline(last + 0.5, color=style.NEUTRAL, linewidth=0.8, linestyle="--", zorder=1)
-        ax.set_ylabel("risk")
-        ax.grid(False, axis="x")
-        percent_axis(ax)
-    axes[-1, 0].set_xlabel("scale" if by_scale else "covariance initialization")
-    handles = [key(label(name), colour(kind, name), marker(kind, name)) for name in in_order(kind, rows[kind])]
-    legend(new, handles + shapes(rows, joined=by_scale), 2)
+    columns = 1 if len(panels) < 3 else 2
+    lines = -(-len(panels) // columns)
+    new, grid = style.figure(0.9 + 2.2 * lines, lines, columns)
+    whole = pd.concat([panel.rows for panel in panels])
+    kind = LINES.get(panels[0].axis.name, ARM)
+    every = arms(results)
+    paints = style.looks([arm for arm in every if whole[ARM].eq(arm).any()], every)
+    if kind != ARM:
+        paints = style.looks_of(kind, whole["_line"])
+    for ax in grid.flat[len(panels) :]:
+        ax.remove()
+    for ax, panel in zip(grid.flat, panels, strict=False):
+        _draw(ax, panel, paints, room=26 if columns == 2 else 64)
+    handles = [style.key(label(name, 30), look) for name, look in paints.items()]
+    grey = (style.NEUTRAL, "o")
+    if (certified := whole["certified"].eq(True)).any():
+        handles.append(style.key("certificate", grey, line="-"))
+    if not certified.all():
+        handles.append(style.key("bound, not certified", grey, fill="bottom", line="-"))
+    handles.append(style.key("Gibbs risk, test part", grey, fill="none", line=":"))
+    style.legend(new, handles, 2)
     return new
 
 
-def _places(values: list[Any]) -> dict[Any, float]:
-    """Numbers stand by their logarithms, those next to each other about one apart; names one after the other."""
-    if len(values) < 2 or not all(isinstance(value, int | float) and value > 0 for value in values):
-        return {value: float(place) for place, value in enumerate(values)}
-    logs = np.log(np.array(values, dtype=float))
-    unit = max(np.diff(logs).min(), (logs[-1] - logs[0]) / 12)
-    return dict(zip(values, ((logs - logs[0]) / unit).tolist(), strict=True))
+def _draw(ax: Axes, panel: Panel, paints: dict[str, style.Look], room: int) -> None:
+    axis, title, rows = panel
+    values = settings(rows, axis)
+    if (~applies(rows[axis.name])).any():  # what has no value stands apart, on the right
+        values = [*(value for value in values if value is not None), None]
+    places, numeric = _places([value for value in values if value is not None])
+    where = dict(zip(values, [*places, places[-1] + 1], strict=False))
+    present = [name for name in paints if rows["_line"].eq(name).any()]
+    for index, name in enumerate(present):
+        some = rows[rows["_line"].eq(name)]
+        certified = some["certified"].eq(True)
+        for part, quantity, fill in (
+            (some[certified], "value", "full"), (some[~certified], "value", "bottom"), (some, "test_risk", "none"),
+        ):  # fmt: skip
+            found = over_seeds(part, [axis.name], quantity)
+            place = pd.Series([where[None if pd.isna(v) or v == "" else v] for v in found[axis.name]], dtype=float)
+            for here, joined in ((place <= places[-1], numeric), (place > places[-1], False)):
+                points = found[here].assign(_place=place[here]).sort_values("_place", kind="stable")
+                if not points.empty:
+                    # Side by side, because lines that agree would hide each other.
+                    shift = min(0.16, 0.7 / len(present)) * (index - (len(present) - 1) / 2)
+                    line = "none" if not joined else ":" if fill == "none" else "-"
+                    ax.errorbar(
+                        points["_place"] + shift, points["_mean"], yerr=points["_sd"].fillna(0), capsize=2.2,
+                        elinewidth=1.1, linewidth=1.1, linestyle=line, **style.filled(paints[name], fill),
+                    )  # fmt: skip
+    shown = [_tick(axis, value) for value in values]
+    _ticks(ax, list(where.values()), shown, room)
+    if None in where and numeric:
+        ax.axvline(places[-1] + 0.5, color=style.NEUTRAL, linewidth=0.8, linestyle="--", zorder=1)
+    ax.grid(False, axis="x")
+    ax.set(xlabel="\n".join(textwrap.wrap(axis_title(axis.name), room)), ylabel="risk")
+    ax.set_title(label(title, room - 4), fontsize=10)
+    style.percent_axis(ax)
 
 
-def _points(ax: Axes, frame: pd.DataFrame, axis: str, kind: str, places: dict[Any, float], *, hollow: bool) -> None:
-    """Mean and sd at one place per value of `axis`, side by side for each `kind`."""
-    names = in_order(kind, frame[kind])
-    for index, name in enumerate(names):
-        shift = (index - (len(names) - 1) / 2) * 0.5 / max(len(names), 3)
-        rows = frame[frame[kind].eq(name)]
-        rows = rows.assign(place=[places.get(None if pd.isna(value) else value) for value in rows[axis]])
-        rows = rows[rows["place"].notna()].sort_values("place", kind="stable")
-        paint = colour(kind, name)
-        ax.errorbar(
-            rows["place"].astype(float) + shift, rows["mean"], yerr=rows["sd"].fillna(0),
-            color=paint, marker=marker(kind, name), markerfacecolor="white" if hollow else paint, capsize=2.2,
-            elinewidth=1.1, linewidth=1.1, linestyle="none" if axis == "covariance" else ":" if hollow else "-",
-        )  # fmt: skip
+def _places(values: list[Any]) -> tuple[list[float], bool]:
+    """Where values stand, about one apart, and whether that is a number line; names have only an order."""
+    if isinstance(values[0], str | bool):
+        return [float(place) for place in range(len(values))], False
+    numbers = np.array(values, dtype=float)
+    if numbers[0] > 0 and numbers[-1] / numbers[0] >= WIDE:
+        numbers = np.log(numbers)
+    span = numbers[-1] - numbers[0]
+    return ((numbers - numbers[0]) / (span or 1.0) * (len(values) - 1)).tolist(), True
 
 
-@styled
-def plot_flows(results: pd.DataFrame) -> Figure | None:
-    """Errors and certificate of each flow, every seed as a point, mean and sd beside."""
-    rows, _ = ablation(results, "flow", "method", "backbone")
-    rows = rows[applies(rows["flow"])]
-    flows = in_order("flow", rows["flow"])
-    if len(flows) < 2:
-        return None
-    bounds = " or ".join(label(bound) for bound in rows["bound"].unique())
-    levels = " or ".join(f"{level:g}" for level in distinct(rows, "epsilon"))
-    quantities = {**MEASURED, "value": f"{shown(rows)['value']}: {bounds}, ε = {levels}"}
-    paints = dict(zip(quantities, (INK, style.SKY, style.GREEN, style.PURPLE), strict=True))
-    parts = panels(rows, *(["backbone"] if len(distinct(rows, "backbone")) > 1 else []))
-    new, axes = figure(0.9 + 2.7 * len(parts), len(parts), sharex=True)
-    for ax, (title, part) in zip(axes[:, 0], parts, strict=True):
-        for index, column in enumerate(quantities):
-            shift = (index - 1.5) * 0.19
-            # A mean classifier's error stands in the rows of every bound; once per seed is enough.
-            seeds = part.drop_duplicates([*SETTING, "flow", *SEEDS, column])
-            place = seeds["flow"].map(flows.index).astype(float) + shift
-            ax.scatter(place - 0.035, seeds[column], s=10, color=paints[column], alpha=0.55, linewidths=0, zorder=3)
-            found = over_seeds(part, ["flow"], column)
-            ax.errorbar(
-                found["flow"].map(flows.index).astype(float) + shift + 0.035, found["mean"], yerr=found["sd"].fillna(0),
-                linestyle="none", color=paints[column], marker="os^D"[index], capsize=2.5, elinewidth=1.2, zorder=4,
-            )  # fmt: skip
-        ax.set_xticks(range(len(flows)), [label(flow) for flow in flows])
-        ax.set_xlim(-0.5, len(flows) - 0.5)
-        ax.set_ylabel("risk")
-        ax.set_title(title)
-        ax.grid(False, axis="x")
-        percent_axis(ax)
-    legend(new, [key(quantities[c], paints[c], "os^D"[i]) for i, c in enumerate(quantities)], 2)
-    return new
+def _tick(axis: Column, value: Any) -> str:
+    if value is None:
+        return "\n".join(textwrap.wrap(setting(axis.name, None), 12))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return style.count(value)
+    return style.power(value) if isinstance(value, float) else label(value, 16)
 
 
-COUNTED = {"fit_points": "points per datum in training", "num_points": "points per datum in evaluation"}
-
-
-@styled
-def plot_counts(results: pd.DataFrame) -> Figure | None:
-    """Certificate and test risk against the points per datum, in training and in evaluation; panels that were swept."""
-    parts: list[tuple[str, str, pd.DataFrame]] = []
-    for axis in COUNTED:
-        rows, _ = ablation(results, axis, *(["integrator"] if axis == "num_points" else []))
-        for title, part in panels(rows[applies(rows[axis])]):
-            if part.groupby("integrator", dropna=False)[axis].nunique().max() > 1:
-                parts.append((axis, title, part))
-    if not parts:
-        return None
-    new, axes = figure(0.9 + 2.5 * len(parts), len(parts))
-    names = in_order("integrator", {str(name) for *_, rows in parts for name in rows["integrator"]})
-    for ax, (axis, title, rows) in zip(axes[:, 0], parts, strict=True):
-        here = in_order("integrator", rows["integrator"])
-        for name, column in itertools.product(here, SHOWN):
-            some = rows[rows["integrator"].eq(name)]
-            found = over_seeds(some, [axis], column).sort_values(axis)
-            # Side by side, because integrators that agree would hide each other.
-            place = found[axis].astype(float) * 2 ** (0.06 * (here.index(name) - (len(here) - 1) / 2))
-            paint = colour("integrator", name)
-            ax.errorbar(
-                place, found["mean"], yerr=found["sd"].fillna(0), color=paint, capsize=2.5, elinewidth=1.1,
-                marker=marker("integrator", name), linestyle="-" if column == "value" else ":",
-                markerfacecolor=paint if some["certified"].eq(True).all() else "white",
-            )  # fmt: skip
-        ax.set_xscale("log", base=2)
-        ticks = sorted(rows[axis].astype(float).unique())
-        ax.set_xticks(ticks, [count(tick) for tick in ticks])
-        ax.set(xlabel=COUNTED[axis], ylabel="risk")
-        ax.set_title(title)
-        ax.margins(x=0.08)
-        percent_axis(ax)
-    handles = [key(label(name), colour("integrator", name), marker("integrator", name)) for name in names]
-    handles += [key(SHOWN[column], style.NEUTRAL, "", line="-" if column == "value" else ":") for column in SHOWN]
-    if any(rows["certified"].ne(True).any() for *_, rows in parts):
-        handles.append(key("not certified", style.NEUTRAL, "o", hollow=True))
-    legend(new, handles, 3)
-    return new
+def _ticks(ax: Axes, places: list[float], shown: list[str], room: int) -> None:
+    """Labels that do not touch: long ones are slanted, and of numbers that are too close some are left out."""
+    kept: list[int] = []
+    for i, place in enumerate(places):
+        if not kept or place - places[kept[-1]] >= (places[-1] - places[0]) / 9:
+            kept.append(i)
+    long = sum(max(map(len, shown[i].split("\n"))) + 2 for i in kept) > room
+    slanted: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if long else {}
+    ax.set_xticks([places[i] for i in kept], [shown[i] for i in kept], **slanted)
+    ax.set_xlim(-0.5, places[-1] + 0.5)

@@ -9,14 +9,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ldaf_bench.report.names import label
-from ldaf_bench.report.style import INK, TINY, colour, count, figure, in_order, key, legend, log_axis, marker, styled
+from ldaf_bench.report.style import INK, TINY, count, figure, key, legend, log_axis, looks_of, styled
 
 REFERENCE = "reference"
 """The series that is no integrator: the standard error of the risk that all others are compared with."""
 
 
 def reference_error(curves: pd.DataFrame) -> float | None:
-    """Root mean square over priors and cells; None if the records do not know it."""
+    """Root mean square over posteriors; None if the records do not know it."""
     errors = curves[curves["kind"].eq("integration") & curves["series"].eq(REFERENCE) & curves["y"].gt(TINY)]["y"]
     return None if errors.empty else float(np.sqrt((errors**2).mean()))
 
@@ -27,11 +27,11 @@ def _floor(ax: Axes, curves: pd.DataFrame) -> list[Line2D]:
     if error is None:
         return []
     ax.axhline(error, color=INK, linestyle="--", linewidth=1.3, zorder=2)
-    return [key("error of the reference", INK, "", line="--")]
+    return [key("error of the reference", (INK, ""), line="--")]
 
 
 def convergence(curves: pd.DataFrame) -> pd.DataFrame:
-    """`y`, `low`, `high` and `seconds` by integrator and points per datum; root mean square over priors and cells."""
+    """`y`, `low`, `high` and `seconds` by integrator and points per datum; root mean square over posteriors."""
     rows = curves[curves["kind"].eq("integration") & curves["y"].gt(TINY) & curves["x"].ge(1)]
     rows = rows[rows["series"].ne(REFERENCE)]
     rows = rows.assign(square=rows["y"] ** 2)
@@ -50,11 +50,10 @@ def plot_convergence(curves: pd.DataFrame) -> Figure | None:
     ax = axes[0, 0]
     # The limits are the curves'; slopes and bands may leave them.
     _slopes(ax, frame)
-    names = in_order("integrator", frame["series"])
-    for name in names:
+    looks = looks_of("integrator", frame["series"])
+    for name, (paint, marker) in looks.items():
         rows = frame[frame["series"].eq(name)]
-        paint = colour("integrator", name)
-        ax.plot(rows["x"], rows["y"], color=paint, marker=marker("integrator", name), zorder=3)
+        ax.plot(rows["x"], rows["y"], color=paint, marker=marker, zorder=3)
         band = rows[rows["low"].gt(0) & rows["high"].notna()]
         if len(band) > 1:
             ax.fill_between(band["x"], band["low"], band["high"], color=paint, alpha=0.18, linewidth=0)
@@ -70,8 +69,8 @@ def plot_convergence(curves: pd.DataFrame) -> Figure | None:
     if len(places) <= 8:
         ax.set_xticks(places, [count(place) for place in places])
     ax.set(xlabel="points per datum", ylabel="RMS error of the risk")
-    handles = [key(label(n), colour("integrator", n), marker("integrator", n), line="-") for n in names]
-    handles += [key("slope −1/2", "#777777", "", line=":"), key("slope −1", "#777777", "", line="-.")]
+    handles = [key(label(name), look, line="-") for name, look in looks.items()]
+    handles += [key("slope −1/2", ("#777777", ""), line=":"), key("slope −1", ("#777777", ""), line="-.")]
     legend(new, handles + floor, 3)
     return new
 
@@ -96,13 +95,12 @@ def plot_cost(curves: pd.DataFrame) -> Figure | None:
     new, axes = figure(4.4)
     ax = axes[0, 0]
     handles = []
-    for name in in_order("integrator", frame["series"]):
+    for name, (paint, marker) in looks_of("integrator", frame["series"]).items():
         rows = frame[frame["series"].eq(name)].sort_values("x")
-        paint = colour("integrator", name)
-        ax.plot(rows["seconds"], rows["y"], color=paint, marker=marker("integrator", name), zorder=3)
+        ax.plot(rows["seconds"], rows["y"], color=paint, marker=marker, zorder=3)
         counts = [count(x) for x in (rows["x"].iloc[0], rows["x"].iloc[-1])]
         points = "–".join(dict.fromkeys(counts))
-        handles.append(key(f"{label(name)}, {points}", paint, marker("integrator", name), line="-"))
+        handles.append(key(f"{label(name)}, {points}", (paint, marker), line="-"))
     handles += _floor(ax, curves)
     log_axis(ax, "x")
     log_axis(ax, "y")

@@ -8,84 +8,68 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ldaf_bench.report.comparison import comparison, ordered
-from ldaf_bench.report.grouping import FIXED_CLASSIFIER, SETTING, done
-from ldaf_bench.report.names import label
-from ldaf_bench.report.style import (
-    ALARM,
-    INK,
-    NEUTRAL,
-    PALETTE,
-    colour,
-    figure,
-    key,
-    legend,
-    marker,
-    percent_axis,
-    styled,
-)
-
-SHAPES = ("o", "s", "^", "D", "v", "P")
+from ldaf_bench.report import style
+from ldaf_bench.report.comparison import comparison
+from ldaf_bench.report.grouping import SETTING, arms, at_first_level, below_test, with_test
+from ldaf_bench.report.names import in_order, label
 
 
-@styled
+@style.styled
 def plot_comparison(results: pd.DataFrame) -> Figure | None:
-    """Test errors, certificates by bound and held-out bounds, for each data set and flow; mean and sd over seeds."""
+    """Test errors, certificates by bound and held-out bounds, for each data set and arm; mean and sd over seeds."""
     frame, _ = comparison(results)
     if frame.empty:
         return None
     datasets = frame["dataset"].unique().tolist()
     rows = [frame[frame["dataset"].eq(dataset)] for dataset in datasets]
-    heights = [0.4 + len(_slots(part)) * 0.115 + part["what"].nunique() * 0.1 for part in rows]
-    new, axes = figure(sum(heights) + 0.45 * len(rows) + 0.8, len(rows), height_ratios=heights, sharex=len(rows) > 1)
+    heights = [0.4 + len(_slots(part)) * 0.115 + part["_what"].nunique() * 0.1 for part in rows]
+    new, axes = style.figure(
+        sum(heights) + 0.45 * len(rows) + 0.8, len(rows), height_ratios=heights, sharex=len(rows) > 1
+    )
     levels = sorted(frame["epsilon"].dropna().unique().tolist())
-    paints = _paints(frame)
+    paints = _paints(frame, arms(results))
     for ax, part, dataset in zip(axes[:, 0], rows, datasets, strict=True):
         _dots(ax, part, levels, paints)
-        ax.set_title(label(dataset, 30))
+        ax.set_title(label(dataset, 24))
     axes[-1, 0].set_xlabel("risk")
-    handles = [key(arm, paint, "o") for arm, paint in paints.items()]
-    handles += [key(f"ε = {level:g}", NEUTRAL, _shape(level, levels)) for level in levels]
-    if (frame["bound"].ne("") & frame["certified"].ne(True)).any():
-        handles.append(key("not certified", NEUTRAL, "o", hollow=True))
-    legend(new, handles, 3)
+    handles = [style.key(arm, (paint, "o")) for arm, paint in paints.items()]
+    handles += [style.key(f"ε = {level:g}", (style.NEUTRAL, _shape(level, levels))) for level in levels]
+    if (frame["bound"].ne("") & ~frame["certified"]).any():
+        handles.append(style.key("not certified", (style.NEUTRAL, "o"), fill="none"))
+    style.legend(new, handles, 3)
     return new
 
 
 def _slots(part: pd.DataFrame) -> pd.DataFrame:
-    """One line of the plot for each (what, arm, ε), from top to bottom."""
-    return part.drop_duplicates(["what", "arm", "epsilon", "certified"])
+    """One line of the plot for each (quantity, arm, ε), from top to bottom."""
+    return part.drop_duplicates(["_what", "_arm", "epsilon", "certified"])
 
 
-def _paints(frame: pd.DataFrame) -> dict[str, Any]:
-    """Each arm's colour: that of its flow, or another one if a suite or a backbone before it has taken that."""
+def _paints(frame: pd.DataFrame, every: list[str]) -> dict[str, Any]:
+    """Each arm's colour, or another one if a suite or a backbone before it has taken that."""
     paints: dict[str, Any] = {}
-    for name, flow in frame[["arm", "flow"]].drop_duplicates("arm").itertuples(index=False):
-        others = [paint for paint in (colour("flow", flow), *PALETTE) if paint not in paints.values()]
-        paints[name] = others[0] if others else colour("flow", flow)
+    for name, base in frame[["_arm", "_base"]].drop_duplicates("_arm").itertuples(index=False, name=None):
+        own, _ = style.looks([base], every)[base]
+        paints[name] = next((paint for paint in (own, *style.PALETTE) if paint not in paints.values()), own)
     return paints
 
 
 def _shape(level: float, levels: list[float]) -> str:
-    return SHAPES[levels.index(level) % len(SHAPES)] if level in levels else "|"
+    return style.MARKERS[levels.index(level) % len(style.MARKERS)] if level in levels else "o"
 
 
 def _dots(ax: Axes, part: pd.DataFrame, levels: list[float], paints: dict[str, Any]) -> None:
     y, ticks, names = 0.0, [], []
     shade = False
-    for what, group in part.groupby("what", sort=False):
+    for what, group in part.groupby("_what", sort=False):
         first = y
-        for row in group.itertuples():
-            paint = paints[row.arm]
-            hollow = bool(row.bound) and not row.certified
-            measured = not row.bound
+        for row in group.to_dict("records"):
+            look = paints[row["_arm"]], _shape(row["epsilon"], levels)
             ax.errorbar(
-                row.mean, y, xerr=None if np.isnan(row.sd) else row.sd, color=paint, elinewidth=1.2, capsize=2.2,
-                marker="o" if measured else _shape(row.epsilon, levels), markersize=5,
-                markerfacecolor="white" if hollow else paint,
+                row["_mean"], y, xerr=None if np.isnan(row["_sd"]) else row["_sd"], elinewidth=1.2, capsize=2.2,
+                markersize=5, **style.filled(look, "none" if row["bound"] and not row["certified"] else "full"),
             )  # fmt: skip
             y += 1
         if shade:
@@ -98,47 +82,43 @@ def _dots(ax: Axes, part: pd.DataFrame, levels: list[float], paints: dict[str, A
     ax.set_ylim(y - 0.9, -0.95)
     ax.grid(False, axis="y")
     ax.set_xlim(left=0)
-    percent_axis(ax, "x")
+    style.percent_axis(ax, "x")
 
 
-@styled
+@style.styled
 def plot_calibration(results: pd.DataFrame) -> Figure | None:
-    """Every certificate against the test risk of the classifier that it is about; below the diagonal is the scandal."""
+    """Every certificate against the test risk of its classifier; one below the diagonal is an alarm."""
     whole = with_test(results)
-    if whole.empty:
+    broken = below_test(whole)
+    # What is broken is never left out.
+    frame = whole[at_first_level(whole) | whole.index.isin(broken.index)]
+    if frame.empty:
         return None
-    broken = whole[whole["certified"].eq(True) & whole["value"].lt(whole["tested"])]
-    # Rows are in the plan's order, so this is the first ε of the suite file; what is broken is never left out.
-    first = whole["epsilon"].eq(whole.groupby("suite", dropna=False)["epsilon"].transform("first"))
-    frame, together = _without_twins(whole[first | whole.index.isin(broken.index)])
-    new, axes = figure(5.2)
+    together = twins(frame)
+    new, axes = style.figure(5.2)
     ax = axes[0, 0]
-    bounds = ordered(frame["bound"].unique().tolist())
-    size, opacity = (13, 0.6) if len(frame) < 500 else (7, 0.4)
-    for bound in bounds:
+    size, opacity = (15, 0.7) if len(frame) < 500 else (9, 0.5)
+    paints = style.looks_of("bound", together)
+    for bound, (paint, marker) in paints.items():
         for certified in (False, True):
             some = frame[frame["bound"].eq(bound) & frame["certified"].eq(True).eq(certified)]
-            paint = colour("bound", bound)
             ax.scatter(
-                some["tested"], some["value"], s=size, marker=marker("bound", bound), linewidths=0.8, alpha=opacity,
+                some["_tested"], some["value"], s=size, marker=marker, linewidths=0.8, alpha=opacity,
                 facecolors=[paint] if certified else "none", edgecolors=[paint], zorder=3,
             )  # fmt: skip
-    ax.plot([0, 1], [0, 1], color=INK, linewidth=1, zorder=2)
-    ax.fill_between([0, 1], [0, 1], color=ALARM, alpha=0.05, linewidth=0, zorder=0)
-    handles: list[Line2D] = [
-        key("lambda, quad" if together and bound == "lambda" else label(bound), colour("bound", bound),
-            marker("bound", bound))
-        for bound in bounds
-    ]  # fmt: skip
+    ax.plot([0, 1], [0, 1], color=style.INK, linewidth=1, zorder=2)
+    ax.fill_between([0, 1], [0, 1], color=style.ALARM, alpha=0.05, linewidth=0, zorder=0)
+    handles = [style.key(", ".join(map(label, together[bound])), look) for bound, look in paints.items()]
     if frame["certified"].ne(True).any():
-        handles.append(key("not certified", NEUTRAL, "o", hollow=True))
+        handles.append(style.key("not certified", (style.NEUTRAL, "o"), fill="none"))
     if not broken.empty:
-        ax.scatter(broken["tested"], broken["value"], s=110, marker="o", facecolors="none", edgecolors=ALARM,
+        ax.scatter(broken["_tested"], broken["value"], s=110, marker="o", facecolors="none", edgecolors=style.ALARM,
                    linewidths=1.8, zorder=4, label="below")  # fmt: skip
-        ax.set_title(f"{len(broken)} certified below the test risk", color=ALARM)
-    ax.text(0.97, 0.03, "certificate below test risk", transform=ax.transAxes, ha="right", fontsize=8.5, color=ALARM)
+        ax.set_title(f"{len(broken)} certified below the test risk", color=style.ALARM)
+    where = {"transform": ax.transAxes, "ha": "right", "fontsize": 8.5}
+    ax.text(0.97, 0.03, "certificate below test risk", color=style.ALARM, **where)
     # Certificates lie above test risks, so a square would be half empty if both axes had the same range.
-    left, right = float(frame["tested"].min()), float(frame["tested"].max())
+    left, right = float(frame["_tested"].min()), float(frame["_tested"].max())
     margin = 0.1 * (right - left) or 0.1 * right or 0.01
     top = max(float(frame["value"].max()), right)
     ax.set(xlim=(left - margin, right + margin), ylim=(max(0.0, left - margin), top + 0.06 * (top - left) + margin))
@@ -146,26 +126,20 @@ def plot_calibration(results: pd.DataFrame) -> Figure | None:
         ax.set_ylim(bottom=max(0.0, float(frame["value"].min()) - margin))
     ax.set(xlabel="risk on the test part", ylabel="certificate")
     ax.xaxis.set_major_locator(MaxNLocator(6))
-    percent_axis(ax, "x")
-    percent_axis(ax, "y")
-    legend(new, handles, 4)
+    style.percent_axis(ax, "x")
+    style.percent_axis(ax, "y")
+    style.legend(new, handles, 4)
     return new
 
 
-def _without_twins(frame: pd.DataFrame) -> tuple[pd.DataFrame, bool]:
-    """Without the rows of `quad` if `lambda` says the same in all of them, as it does with the best λ; and whether."""
-    identity = [*SETTING, "cell", "epsilon"]
-    ours, theirs = (
-        frame[frame["bound"].eq(bound)].drop_duplicates(identity).set_index(identity)["value"].sort_index()
-        for bound in ("lambda", "quad")
-    )
-    equal = not ours.empty and ours.index.equals(theirs.index) and np.allclose(ours, theirs, rtol=1e-6, atol=1e-9)
-    return (frame[frame["bound"].ne("quad")] if equal else frame), bool(equal)
-
-
-def with_test(results: pd.DataFrame) -> pd.DataFrame:
-    """Certificates with `tested`, the test risk of what they are about: the mean or the stochastic classifier."""
-    frame = done(results)
-    fixed = frame["bound"].isin(FIXED_CLASSIFIER)
-    tested = frame["mean_test_error"].where(fixed, frame["test_risk"])
-    return frame.assign(tested=tested)[tested.notna()]
+def twins(frame: pd.DataFrame) -> dict[str, list[str]]:
+    """The bounds to draw, each with all bounds that have its rows and agree with it in every one of them."""
+    identity = [*SETTING, "integration", "epsilon"]
+    values = frame.drop_duplicates([*identity, "bound"]).pivot(index=identity, columns="bound", values="value")
+    together: dict[str, list[str]] = {}
+    for bound in in_order("bound", frame["bound"]):
+        same = (
+            one for one in together if np.allclose(values[one], values[bound], rtol=1e-6, atol=1e-9, equal_nan=True)
+        )
+        together.setdefault(next(same, bound), []).append(bound)
+    return together

@@ -1,76 +1,70 @@
-"""INTEGRATORS: six ways to the expected empirical risk, behind one interface.
+"""INTEGRATORS: six ways to the expected empirical 0-1 risk, behind one interface.
 
 ======================  ================================================================  =========
 entry                   what it promises of the risk on the given data                    certifies
 ======================  ================================================================  =========
-`forward_mc`            upper bound, fails with probability δ′ (0-1 loss)                 yes
-`mc`                    the same, from the pushforward: orders of magnitude cheaper       yes
-`qmc`                   nothing: the paper's estimate                                     no
-`rqmc`                  a standard error                                                  no
-`conditional`           nothing; the most accurate estimate at equal cost                 no
+`mc`                    upper bound, fails with probability δ′                            yes
+`forward_mc`            the same from drawn logits: any method, far more expensive        yes
 `bonferroni`            deterministic upper bound                                         yes
+`conditional`           nothing; the most accurate estimate at equal cost                 no
+`rqmc`                  a standard error                                                  no
+`qmc`                   nothing: the paper's estimate                                     no
 ======================  ================================================================  =========
 
-Every integrator derives its points from its own name and the seed, so that no two of them, and none of them and
-posterior fitting, ever share points.
+Every integrator derives its points from its own name and the seed. So no two of them share points, and none of them
+shares points with the fit of a posterior. Each entry says what it needs, guarantees and leaves to chance; nothing
+else in the package knows an integrator by its name.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from ldaf_bench.theory.arguments import require, require_entry, require_finite
-from ldaf_bench.theory.integrate.bonferroni import bonferroni
-from ldaf_bench.theory.integrate.conditional import conditional
-from ldaf_bench.theory.integrate.problem import Loss, Problem, Risk, flow_draw, problem
-from ldaf_bench.theory.integrate.sampling import evaluate, forward_mc, mc, qmc, rqmc, sobol_normals
+from ldaf_bench.theory.integrate.bonferroni import BONFERRONI
+from ldaf_bench.theory.integrate.conditional import CONDITIONAL
+from ldaf_bench.theory.integrate.problem import Draw, Integration, Integrator, Problem
+from ldaf_bench.theory.integrate.sampling import FORWARD_MC, MC, QMC, RQMC, evaluate, sobol_normals
 
 __all__ = [
-    "CERTIFYING",
     "INTEGRATORS",
+    "Draw",
+    "Integration",
+    "Integrator",
     "Problem",
-    "Risk",
+    "accurate_risk",
     "evaluate",
-    "flow_draw",
     "integrate",
-    "problem",
+    "reference_integrator",
     "sobol_normals",
 ]
 
-
-class Integrator(Protocol):
-    """An entry of INTEGRATORS; `num_points` is q, the number of points for every datum."""
-
-    def __call__(self, problem: Problem, loss: Loss, *, num_points: int, seed: int, delta: float) -> Risk: ...
-
-
 INTEGRATORS: dict[str, Integrator] = {
-    "forward_mc": forward_mc,
-    "mc": mc,
-    "qmc": qmc,
-    "rqmc": rqmc,
-    "conditional": conditional,
-    "bonferroni": bonferroni,
+    entry.name: entry for entry in (MC, FORWARD_MC, BONFERRONI, CONDITIONAL, RQMC, QMC)
 }
+"""Where one has to stand for all, the first that applies."""
 
-CERTIFYING = frozenset({"forward_mc", "mc", "bonferroni"})
-"""The integrators whose result a certificate may rest on."""
+ACCURATE_POINTS = 256
+"""Points per datum for the risks that are reported and that no certificate rests on."""
 
 
-def integrate(
-    integrator: str,
-    problem: Problem,
-    loss: Loss = "zero_one",
-    *,
-    num_points: int = 1024,
-    seed: int = 0,
-    delta: float = 0.01,
-) -> Risk:
-    """The expected empirical risk by the integrator of that name."""
+def integrate(integrator: str, problem: Problem, *, num_points: int = 1024, seed: int = 0) -> Integration:
+    """The expected empirical 0-1 risk by the integrator of that name."""
     require_entry("integrator", integrator, INTEGRATORS)
-    require(loss in ("zero_one", "cross_entropy"), "loss", "zero_one or cross_entropy", repr(loss))
-    risk = INTEGRATORS[integrator](problem, loss, num_points=num_points, seed=seed, delta=delta)
-    require_finite("the integrand", risk.per_datum)
-    if risk.certified and integrator not in CERTIFYING:
-        raise AssertionError(f"{integrator} claims a guarantee, but CERTIFYING does not list it.")
-    return risk._replace(gaussian=problem.gaussian)
+    entry = INTEGRATORS[integrator]
+    fits = entry.needs in problem.offers
+    require(fits, "problem", f"one that offers {entry.needs} for {integrator}", f"offering {sorted(problem.offers)}")
+    found = entry.run(problem, num_points=num_points, seed=seed)
+    require_finite("the integrand", found.per_datum)
+    if entry.certifies and found.draws is None:
+        raise AssertionError(f"{integrator} says that it certifies, but does not say what its values rest on.")
+    return found
+
+
+def reference_integrator(problem: Problem) -> Integrator:
+    """Plain Monte Carlo for this problem: the first guaranteed integrator with chance that it can be given to."""
+    return next(entry for entry in INTEGRATORS.values() if entry.costs_delta and entry.needs in problem.offers)
+
+
+def accurate_risk(problem: Problem, num_points: int = ACCURATE_POINTS, seed: int = 0) -> float:
+    """An accurate estimate of the risk, for reporting: smooth quadrature if the logits are Gaussian, else draws."""
+    entry = CONDITIONAL if CONDITIONAL.needs in problem.offers else reference_integrator(problem)
+    return float(integrate(entry.name, problem, num_points=num_points, seed=seed).value)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ldaf_bench.theory.arguments import require
 from ldaf_bench.theory.chunks import chunks
-from ldaf_bench.theory.integrate.problem import Loss, Problem, Risk
+from ldaf_bench.theory.integrate.problem import Integration, Integrator, Problem
 from ldaf_bench.theory.normal import BVN_ERROR, bvn, upper_tail
 
 
@@ -64,9 +63,17 @@ def _maximal_spanning_tree(weights: Tensor) -> Tensor:
     return total
 
 
-def bonferroni(problem: Problem, loss: Loss, *, num_points: int, seed: int, delta: float) -> Risk:
-    """The bound as an integrator: no points, no seed, and δ′ = 0."""
-    require(loss == "zero_one", "loss", "zero_one for bonferroni, a bound on a probability", loss)
+def bonferroni(problem: Problem, *, num_points: int, seed: int) -> Integration:
+    """The bound as an integrator: it uses no points and no seed."""
     per_datum = hunter_worsley(problem)
-    upper = float(per_datum.mean())
-    return Risk("bonferroni", loss, per_datum, per_datum.mean(), "deterministic upper bound", None, upper, 0.0, 0)
+    return Integration(per_datum, torch.zeros_like(problem.labels))
+
+
+def mean_of_upper_values(integration: Integration, delta: float) -> float:
+    """Each value is an upper bound, so their mean is one, without chance."""
+    return min(1.0, float(integration.value))
+
+
+BONFERRONI = Integrator(
+    "bonferroni", bonferroni, needs="gaussian", upper=mean_of_upper_values, chance=False, least_points=0
+)

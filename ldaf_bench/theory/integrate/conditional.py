@@ -7,10 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from ldaf_bench.theory.arguments import require
 from ldaf_bench.theory.chunks import chunks
 from ldaf_bench.theory.integrate.bonferroni import standardized
-from ldaf_bench.theory.integrate.problem import Loss, Problem, Risk
+from ldaf_bench.theory.integrate.problem import Integration, Integrator, Problem
 from ldaf_bench.theory.integrate.sampling import sobol_uniforms
 from ldaf_bench.theory.normal import upper_tail
 from ldaf_bench.theory.pushforward import cholesky
@@ -20,7 +19,7 @@ SETTLED = 1e-9
 """Data whose risk is known this well from one-dimensional probabilities alone need no points."""
 
 
-def conditional(problem: Problem, loss: Loss, *, num_points: int, seed: int, delta: float) -> Risk:
+def conditional(problem: Problem, *, num_points: int, seed: int) -> Integration:
     r"""Genz' separation of variables. [Genz92]
 
     With D = −h + Lξ, L lower triangular, the risk 1 − P(D_j < 0 for all j) is an integral over [0, 1]^{c−2} of
@@ -32,7 +31,6 @@ def conditional(problem: Problem, loss: Loss, *, num_points: int, seed: int, del
     Sobol points do the work of thousands. Rivals go in the order of their chance to win: what is left to later
     variables then matters least. An estimate without a guarantee.
     """
-    require(loss == "zero_one", "loss", "zero_one for conditional, a way to compute a probability", loss)
     with torch.no_grad():
         thresholds, scale, covariance = standardized(problem)
         single = upper_tail(thresholds)
@@ -50,8 +48,7 @@ def conditional(problem: Problem, loss: Loss, *, num_points: int, seed: int, del
         factor = cholesky(correlation) if len(hard) else correlation
         for part in chunks(len(hard), num_points * dimension):
             per_datum[hard[part]] = _separated(limits[part], factor[part], uniform)
-    size = len(hard) * num_points
-    return Risk("conditional", loss, per_datum, per_datum.mean(), "none", None, None, 0.0, size)
+    return Integration(per_datum, num_evaluations=len(hard) * num_points)
 
 
 def _separated(limits: Tensor, factor: Tensor, uniform: Tensor) -> Tensor:
@@ -74,3 +71,6 @@ def _separated(limits: Tensor, factor: Tensor, uniform: Tensor) -> Tensor:
             level = (uniform[i] * (1 - wins)).clamp(min=1e-15)
             chosen[:, i] = math.sqrt(2) * torch.erfinv(2 * level - 1)
     return risk.mean(-1)
+
+
+CONDITIONAL = Integrator("conditional", conditional, needs="gaussian", sobol=True)

@@ -1,68 +1,83 @@
-"""What an integrator is given and what it returns."""
+"""What an integrator is given, what it returns, and what it says about itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ldaf_bench.theory.arguments import require, require_finite, require_labels, require_shape
-from ldaf_bench.theory.chunks import chunks
-from ldaf_bench.theory.flows import check_inputs
-from ldaf_bench.theory.gaussian import Gaussian
-from ldaf_bench.theory.pushforward import Pushforward, class_factor, logit_factor
-from ldaf_bench.theory.simplex import expand
+from ldaf_bench.theory.pushforward import class_factor
 
-Loss = Literal["zero_one", "cross_entropy"]
+Need = Literal["gaussian", "draws"]
+"""What a problem can offer: Gaussian logits in closed form, or logits drawn afresh for every datum."""
 Draw = Callable[[slice, int, torch.Generator], Tensor]
+"""(data, number of samples, generator) → logits (data, samples, c), independent over data and samples."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    r"""The integrals E[ℓ(M_k + P H_k ξ, y_k)], ξ ~ N(0, I_{c−1}), one for every datum. [Boll22, Sec. 4.4]"""
+    r"""The integrals E[ℓ(logits, y_k)], one for every datum: what a method makes of a distribution and data.
 
-    mean: Tensor
-    """M, of shape (m, c); estimates evaluate the integrand in its dtype, `mc` and `bonferroni` in float64."""
-    factor: Tensor
+    Gaussian logits are M_k + P H_k ξ with ξ ~ N(0, I_{c−1}) [Boll22, Sec. 4.4]. A method that has no closed form leaves
+    out `mean` and `factor` and gives `draw`.
+    """
+
+    mean: Tensor | None
+    """M, of shape (m, c); estimates evaluate the integrand in its dtype, guarantees in float64."""
+    factor: Tensor | None
     """H, of shape (m, c−1, c−1), with H Hᵀ = Σ̂; float64 if the guarantees are to be exact."""
     labels: Tensor
     """y, of shape (m,), in 0 … c−1."""
-    gaussian: Gaussian | None = None
-    """The start's distribution that H comes from; without it, the risk cannot be certified."""
     draw: Draw | None = None
-    """Logits (data of a slice, samples, c) by running the flow from fresh starts; for `forward_mc`."""
+    """Logits with fresh randomness for every datum and sample."""
+    num_classes: int = 0
+    """c; taken from `mean` where there is one."""
 
     def __post_init__(self) -> None:
-        require_shape("mean", self.mean, (None, None))
-        num_data, num_classes = self.mean.shape
-        require(num_data >= 1, "mean", "of at least one datum", f"of shape {tuple(self.mean.shape)}")
-        require(num_classes >= 2, "mean", "of at least two classes", f"of shape {tuple(self.mean.shape)}")
-        require_shape("factor", self.factor, (num_data, num_classes - 1, num_classes - 1))
-        require_labels("labels", self.labels, num_data, num_classes)
+        if self.mean is not None:
+            require_shape("mean", self.mean, (None, None))
+            object.__setattr__(self, "num_classes", self.mean.shape[1])
+        num_data = len(self.labels) if self.mean is None else len(self.mean)
+        require(num_data >= 1, "mean", "of at least one datum", f"of {num_data}")
+        require(self.num_classes >= 2, "num_classes", "at least two", self.num_classes)
+        require_labels("labels", self.labels, num_data, self.num_classes)
         object.__setattr__(self, "labels", self.labels.long())  # files of labels often hold bytes
-        require_finite("mean", self.mean)
-        require_finite("factor", self.factor)
+        require((self.mean is None) == (self.factor is None), "factor", "given together with the mean", "not")
+        if self.mean is not None and self.factor is not None:
+            require_shape("factor", self.factor, (num_data, self.num_classes - 1, self.num_classes - 1))
+            require_finite("mean", self.mean)
+            require_finite("factor", self.factor)
 
     @property
     def num_data(self) -> int:
         """m."""
-        return len(self.mean)
+        return len(self.labels)
 
     @property
-    def num_classes(self) -> int:
-        """c."""
-        return self.mean.shape[1]
+    def offers(self) -> frozenset[Need]:
+        """What integrators can ask of it."""
+        have: dict[Need, object] = {"gaussian": self.mean, "draws": self.draw}
+        return frozenset(need for need, value in have.items() if value is not None)
+
+    @property
+    def gaussian(self) -> tuple[Tensor, Tensor]:
+        """(M, H)."""
+        if self.mean is None or self.factor is None:
+            raise ValueError("problem must have Gaussian logits, but has draws only.")
+        return self.mean, self.factor
 
     def differences(self, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
         r"""Mean (m, c−1) and factor (m, c−1, c−1) of D_j = logit_j − logit_y, over j ≠ y, in the mean's dtype.
 
         The 0-1 loss is 1 exactly where some D_j ≥ 0: a tie counts as an error.
         """
-        dtype = dtype or self.mean.dtype
-        return differences(self.mean.to(dtype), self.factor.to(dtype), self.labels)
+        mean, factor = self.gaussian
+        dtype = dtype or mean.dtype
+        return differences(mean.to(dtype), factor.to(dtype), self.labels)
 
 
 def differences(mean: Tensor, factor: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,68 +90,54 @@ def differences(mean: Tensor, factor: Tensor, labels: Tensor) -> tuple[Tensor, T
     return mean.gather(1, rivals) - mean.gather(1, labels[:, None]), moved
 
 
-def problem(
-    pushed: Pushforward, gaussian: Gaussian, labels: Tensor, draw: Callable[[Gaussian], Draw] | None = None
-) -> Problem:
-    """The integrals of a pushforward under a Gaussian start; Σ̂ and its factor in float64.
+class Integration(NamedTuple):
+    """An expected empirical 0-1 risk, with everything that a guarantee needs. It knows no confidence level."""
 
-    `draw`, from `flow_draw`, is needed for `forward_mc` only, and gets the same Gaussian.
-    """
-    factor = logit_factor(pushed.rows, gaussian)
-    return Problem(pushed.mean, factor, labels, gaussian, None if draw is None else draw(gaussian))
-
-
-def flow_draw(
-    flow: str, parameter: Tensor, features: Tensor, horizon: float = 1.0, tolerance: float | None = None
-) -> Callable[[Gaussian], Draw]:
-    """Draws that know no pushforward: a fresh v₀ = (I ⊗ P)Bξ and a full flow integration for each."""
-    entry = check_inputs(flow, parameter, features, horizon)
-    num_nodes, num_classes = features.shape[1:]
-
-    def bind(gaussian: Gaussian) -> Draw:
-        expected = num_nodes * (num_classes - 1)
-        require(gaussian.size == expected, "gaussian", f"of size n(c−1) = {expected}", gaussian.size)
-
-        def draw(part: slice, num_samples: int, generator: torch.Generator) -> Tensor:
-            logits = []
-            chosen = features[part]
-            for some in chunks(len(chosen), num_samples * num_nodes * num_classes):
-                noise = chosen.new_empty(some.stop - some.start, num_samples, expected).normal_(generator=generator)
-                start = expand(gaussian.act(noise).unflatten(-1, (num_nodes, num_classes - 1)))
-                logits.append(entry.integrate(parameter, chosen[some], start, horizon, tolerance).value)
-            return torch.cat(logits)
-
-        return draw
-
-    return bind
-
-
-Guarantee = Literal["none", "standard error", "upper bound", "deterministic upper bound"]
-
-
-class Risk(NamedTuple):
-    """An expected empirical risk, and what is known of its error."""
-
-    integrator: str
-    loss: str
     per_datum: Tensor
-    """The estimate for every datum, of shape (m,), in float64."""
-    value: Tensor
-    """The estimate, their mean; differentiable where the integrator is."""
-    guarantee: Guarantee
-    """What `standard_error` and `upper` promise."""
-    standard_error: float | None
+    """For every datum the share of draws with an error, an estimate, or (by a bound) an upper value; (m,), float64."""
+    draws: Tensor | None = None
+    """For every datum the number of independent 0-1 draws behind its value, (m,), int64; 0 where the value is an upper
+    bound without chance. None: the values are estimates."""
+    standard_error: float | None = None
     """Standard error of `value`, if the integrator has one."""
-    upper: float | None
-    """True risk on these data ≤ `upper` with probability at least 1 − `delta`; `None`: no promise."""
-    delta: float
-    """δ′, the probability with which `upper` may fail; 0 for a deterministic bound."""
-    num_evaluations: int
+    num_evaluations: int = 0
     """How many (datum, point) pairs were evaluated."""
-    gaussian: Gaussian | None = None
-    """The start's distribution that this is the risk of."""
 
     @property
-    def certified(self) -> bool:
+    def value(self) -> Tensor:
+        """The mean over data."""
+        return self.per_datum.mean()
+
+
+class Run(Protocol):
+    """How an integrator is called; `num_points` is q, the number of points for every datum."""
+
+    def __call__(self, problem: Problem, *, num_points: int, seed: int) -> Integration: ...
+
+
+@dataclass(frozen=True)
+class Integrator:
+    """An entry of INTEGRATORS."""
+
+    name: str
+    run: Run
+    needs: Need
+    """What it asks of a problem."""
+    upper: Callable[[Integration, float], float] | None = None
+    """(integration, δ′) → r⁺ with risk ≤ r⁺ except with probability δ′; None: an estimate, which certifies nothing."""
+    chance: bool = True
+    """Whether the guarantee may fail, and so costs δ′."""
+    sobol: bool = False
+    """Whether its points are Sobol points, whose number must be a power of 2."""
+    least_points: int = 1
+    """The smallest number of points; 0: it uses none."""
+
+    @property
+    def certifies(self) -> bool:
         """Whether a certificate may rest on it."""
         return self.upper is not None
+
+    @property
+    def costs_delta(self) -> bool:
+        """Whether certificates that rest on it spend δ′."""
+        return self.certifies and self.chance

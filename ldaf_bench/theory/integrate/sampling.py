@@ -1,8 +1,9 @@
-r"""Integrators that evaluate the loss at points: `forward_mc`, `mc`, `qmc`, `rqmc`."""
+r"""Integrators that evaluate the 0-1 loss at points: `forward_mc`, `mc`, `qmc`, `rqmc`."""
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from ldaf_bench.theory.bounds import kl_inverse
 from ldaf_bench.theory.chunks import chunk_length, chunks
 from ldaf_bench.theory.integrate.bonferroni import hunter_worsley
 from ldaf_bench.theory.integrate.kernels import count_errors, cross_entropy
-from ldaf_bench.theory.integrate.problem import Loss, Problem, Risk
+from ldaf_bench.theory.integrate.problem import Integration, Integrator, Problem
 from ldaf_bench.theory.seeds import named_generator, named_seed
 
 
@@ -46,6 +47,9 @@ def fill_normal_(buffer: Tensor, generator: torch.Generator) -> Tensor:
     return buffer.erfinv_().mul_(math.sqrt(2.0))
 
 
+Loss = Literal["zero_one", "cross_entropy"]
+
+
 def evaluate(problem: Problem, points: Tensor, loss: Loss) -> Tensor:
     """The mean loss over given points (c−1, q), the same for all data; per datum, float64.
 
@@ -54,82 +58,55 @@ def evaluate(problem: Problem, points: Tensor, loss: Loss) -> Tensor:
     require(loss in ("zero_one", "cross_entropy"), "loss", "zero_one or cross_entropy", repr(loss))
     require_shape("points", points, (problem.num_classes - 1, None))
     require(points.shape[1] >= 1, "points", "at least one", "none")
-    points = points.to(problem.mean)
     mean, factor = problem.differences()
+    points = points.to(mean)
     if loss == "cross_entropy":
         return cross_entropy(mean, factor, points)
     return count_errors(mean, factor, points) / points.shape[-1]
 
 
-def _sobol(problem: Problem, num_points: int, *purpose: str | int) -> Tensor:
+def _at_sobol_points(problem: Problem, num_points: int, *purpose: str | int) -> Tensor:
     points = sobol_normals(problem.num_classes - 1, num_points, named_seed(*purpose))
-    return points.to(problem.mean)
+    return evaluate(problem, points.to(problem.gaussian[0]), "zero_one")
 
 
-def qmc(problem: Problem, loss: Loss, *, num_points: int, seed: int, delta: float) -> Risk:
+def qmc(problem: Problem, *, num_points: int, seed: int) -> Integration:
     r"""The paper's integrator: one Sobol net for all data. An estimate without a guarantee. [Boll22, Sec. 4.4]"""
-    per_datum = evaluate(problem, _sobol(problem, num_points, "qmc", seed), loss)
-    size = problem.num_data * num_points
-    return Risk("qmc", loss, per_datum.detach(), per_datum.mean(), "none", None, None, 0.0, size)
+    per_datum = _at_sobol_points(problem, num_points, "qmc", seed)
+    return Integration(per_datum, num_evaluations=problem.num_data * num_points)
 
 
-def rqmc(problem: Problem, loss: Loss, *, num_points: int, seed: int, delta: float, num_scrambles: int = 8) -> Risk:
+SCRAMBLES = 8
+"""Of `rqmc`; each has a power of 2 of the points."""
+
+
+def rqmc(problem: Problem, *, num_points: int, seed: int) -> Integration:
     """Independent scrambles with `num_points` in all: unbiased, with a standard error between scrambles."""
-    require_count("num_scrambles", num_scrambles, minimum=2)
-    each = num_points // num_scrambles
-    fits = each >= 1 and each & (each - 1) == 0 and each * num_scrambles == num_points
-    require(fits, "num_points", f"num_scrambles = {num_scrambles} times a power of 2", num_points)
-    runs = torch.stack([evaluate(problem, _sobol(problem, each, "rqmc", seed, k), loss) for k in range(num_scrambles)])
-    per_datum = runs.mean(0)
-    spread = float(runs.detach().mean(1).std()) / math.sqrt(num_scrambles)
-    size = problem.num_data * each * num_scrambles
-    return Risk("rqmc", loss, per_datum.detach(), per_datum.mean(), "standard error", spread, None, 0.0, size)
+    each = num_points // SCRAMBLES
+    fits = each >= 1 and each & (each - 1) == 0 and each * SCRAMBLES == num_points
+    require(fits, "num_points", f"{SCRAMBLES} (the number of scrambles) times a power of 2", num_points)
+    runs = torch.stack([_at_sobol_points(problem, each, "rqmc", seed, k) for k in range(SCRAMBLES)])
+    spread = float(runs.mean(1).std()) / math.sqrt(SCRAMBLES)
+    return Integration(runs.mean(0), None, spread, problem.num_data * num_points)
 
 
-def mc(
-    problem: Problem,
-    loss: Loss,
-    *,
-    num_points: int,
-    seed: int,
-    delta: float,
-    negligible: float = 1e-7,
-) -> Risk:
+def mc(problem: Problem, *, num_points: int, seed: int, negligible: float = 1e-7) -> Integration:
     r"""i.i.d. draws from N(M, Σ̂), fresh for every datum and sample.
 
-    For the 0-1 loss the draws are N = m·q independent Bernoulli variables with mean risk r, so that
-    r ≤ kl⁻¹(r̂, ln(1/δ′)/N) with probability 1 − δ′ [Hoeffding63, which allows unequal means].
-
-    Data that cannot matter are not sampled. Let u_k ≥ r_k be the deterministic bound of `bonferroni`, and S the
-    data with u_k > `negligible`. S depends on (M, Σ̂) only, never on a draw, so the N = |S|·q draws on S are as
-    independent as before, and with r̂ their mean
-
-    .. math:: r \le \frac1m \Big( \sum_{k \notin S} u_k + |S| \,\mathrm{kl}^{-1}(\hat r, \ln(1/δ')/N) \Big).
-
-    The bound is rigorous for any choice of `negligible`; 0 samples everything. Draws are made and compared in float64,
-    whatever the problem's dtype. The cross-entropy is unbounded and gets a standard error only.
+    Data that cannot matter are not sampled. Let u_k ≥ r_k be the deterministic bound of Hunter and Worsley. Data with
+    u_k ≤ `negligible` are charged u_k, all others are drawn for. Which ones depends on (M, Σ̂) only, never on a draw, so
+    the draws are as independent as before (see `upper_of_draws`). This is rigorous for any choice of `negligible`; 0
+    samples everything. Draws are made and compared in float64, whatever the problem's dtype.
     """
     require_count("num_points", num_points)
-    require_fraction("delta", delta)
-    generator = named_generator("mc", seed, device=problem.mean.device)
-    if loss == "cross_entropy":
-        return _mc_cross_entropy(problem, num_points, generator)
-    charged = hunter_worsley(problem) if negligible > 0 else torch.ones_like(problem.mean[:, 0].double())
+    mean, factor = problem.differences(torch.float64)
+    generator = named_generator("mc", seed, device=mean.device)
+    charged = hunter_worsley(problem) if negligible > 0 else torch.ones_like(mean[:, 0])
     skipped = charged <= negligible  # false for NaN: what has no bound is sampled
     sampled = torch.nonzero(~skipped)[:, 0]
-    mean, factor = problem.differences(torch.float64)
-    mean, factor = mean[sampled], factor[sampled]
     per_datum = charged.clone()
-    per_datum[sampled] = _bernoulli_means(mean, factor, num_points, generator)
-    size = len(sampled) * num_points
-    upper = float(charged[skipped].sum()) / problem.num_data
-    error = 0.0
-    if size:
-        hits = float(per_datum[sampled].mean())
-        share = len(sampled) / problem.num_data
-        upper += share * float(kl_inverse(hits, math.log(1 / delta) / size))
-        error = share * math.sqrt(hits * (1 - hits) / size)
-    return Risk("mc", loss, per_datum, per_datum.mean(), "upper bound", error, min(upper, 1.0), delta, size)
+    per_datum[sampled] = _bernoulli_means(mean[sampled], factor[sampled], num_points, generator)
+    return _drawn(per_datum, torch.where(skipped, 0, num_points))
 
 
 def _bernoulli_means(mean: Tensor, factor: Tensor, num_points: int, generator: torch.Generator) -> Tensor:
@@ -147,64 +124,60 @@ def _bernoulli_means(mean: Tensor, factor: Tensor, num_points: int, generator: t
     return counts / num_points
 
 
-def _mc_cross_entropy(problem: Problem, num_points: int, generator: torch.Generator) -> Risk:
-    """Fresh draws in at least two batches, between which the standard error is taken."""
-    require_count("num_points", num_points, minimum=2)
-    width = min(num_points // 2, 4096)
-    mean, factor = problem.differences()
-    means, variances = [], []
-    for part in chunks(problem.num_data, width * mean.shape[1]):
-        some_mean, some_factor = mean[part], factor[part]
-        runs, shares = [], []
-        for done in range(0, num_points, width):
-            size = min(width, num_points - done)
-            points = some_mean.new_empty(*some_mean.shape, size).normal_(generator=generator)
-            runs.append(cross_entropy(some_mean, some_factor, points))
-            shares.append(size / num_points)
-        share = torch.tensor(shares, dtype=torch.float64, device=problem.mean.device)
-        stacked = torch.stack(runs)
-        means.append(share @ stacked)
-        spread = (stacked - means[-1]).detach().square()
-        variances.append(share @ spread / (len(runs) - 1))
-    per_datum = torch.cat(means)
-    error = math.sqrt(float(torch.cat(variances).sum())) / problem.num_data
-    size = problem.num_data * num_points
-    return Risk("mc", "cross_entropy", per_datum.detach(), per_datum.mean(), "standard error", error, None, 0.0, size)
+def forward_mc(problem: Problem, *, num_points: int, seed: int) -> Integration:
+    r"""Logits drawn afresh for every datum and sample: what a method without a closed form must do.
 
-
-def forward_mc(problem: Problem, loss: Loss, *, num_points: int, seed: int, delta: float) -> Risk:
-    r"""A fresh v₀ and a full flow integration for every sample: what methods without a pushforward must do.
-
-    The same guarantee as `mc`, at the price of N = m·q flow integrations: the baseline of every cost figure. It
-    certifies the classifier as it runs, in the features' precision. The standard error includes the spread between
-    data, and is on the safe side.
+    The same guarantee as `mc`, at the price of N = m·q evaluations of the stochastic classifier. It certifies the
+    classifier as it runs, in its own precision.
     """
     require_count("num_points", num_points)
-    require_fraction("delta", delta)
-    draw = problem.draw
-    if draw is None:
-        raise ValueError("problem must be built with a draw (see `flow_draw`) for forward_mc, but has none.")
-    generator = named_generator("forward_mc", seed, device=problem.mean.device)
-    per_datum = torch.zeros(problem.num_data, dtype=torch.float64, device=problem.mean.device)
-    squares = 0.0
+    draw, labels = problem.draw, problem.labels
+    assert draw is not None
+    generator = named_generator("forward_mc", seed, device=labels.device)
+    counts = torch.zeros(problem.num_data, dtype=torch.float64, device=labels.device)
     with torch.no_grad():
         for part in chunks(problem.num_data, 1, total=64):
-            labels = problem.labels[part, None]
             for done in range(0, num_points, 32):
                 logits = draw(part, min(32, num_points - done), generator)
-                require_shape("the draw", logits, (len(labels), None, problem.num_classes))
-                own = logits.gather(-1, labels[..., None].expand(-1, logits.shape[1], 1))
-                if loss == "zero_one":  # correct only if all rivals are strictly below: ties and NaN are errors
-                    value = ((logits < own).sum(-1) < problem.num_classes - 1).double()
-                else:
-                    value = (logits.logsumexp(-1) - own[..., 0]).double()
-                per_datum[part] += value.sum(1)
-                squares += float(value.square().sum())
-    size = problem.num_data * num_points
-    per_datum /= num_points
-    mean = float(per_datum.mean())
-    error = math.sqrt(max(0.0, squares / size - mean**2) / size)
-    if loss == "cross_entropy":
-        return Risk("forward_mc", loss, per_datum, per_datum.mean(), "standard error", error, None, 0.0, size)
-    upper = float(kl_inverse(mean, math.log(1 / delta) / size))
-    return Risk("forward_mc", loss, per_datum, per_datum.mean(), "upper bound", error, upper, delta, size)
+                require_shape("the draw", logits, (part.stop - part.start, None, problem.num_classes))
+                own = logits.gather(-1, labels[part, None, None].expand(-1, logits.shape[1], 1))
+                # Correct only if all rivals are strictly below: ties and NaN are errors.
+                counts[part] += ((logits < own).sum(-1) < problem.num_classes - 1).sum(1)
+    return _drawn(counts / num_points, torch.full_like(labels, num_points))
+
+
+def _drawn(per_datum: Tensor, draws: Tensor) -> Integration:
+    """With the standard error of N Bernoulli draws; unequal means make it smaller still."""
+    num_draws, error = int(draws.sum()), 0.0
+    if num_draws:
+        drawn = draws > 0
+        hits, share = float(per_datum[drawn].mean()), float(drawn.double().mean())
+        error = share * math.sqrt(hits * (1 - hits) / num_draws)
+    return Integration(per_datum, draws, error, num_draws)
+
+
+def upper_of_draws(integration: Integration, delta: float) -> float:
+    r"""What independent 0-1 draws prove about the risk, and upper values about the data without draws.
+
+    With S the data that were drawn for, q times each, the N = |S|·q draws are independent Bernoulli variables. With r̂
+    their mean [Hoeffding63, which allows unequal means], except with probability δ′,
+
+    .. math:: r \le \frac1m \Big( \sum_{k \notin S} u_k + |S| \,\mathrm{kl}^{-1}(\hat r, \ln(1/δ')/N) \Big).
+    """
+    require_fraction("delta", delta)
+    per_datum, draws = integration.per_datum, integration.draws
+    assert draws is not None
+    drawn = draws > 0
+    require(len(draws[drawn].unique()) <= 1, "draws", "equally many for all data that are drawn for", "not")
+    upper = float(per_datum[~drawn].sum()) / len(per_datum)
+    size = int(draws.sum())
+    if size:
+        hits, share = float(per_datum[drawn].mean()), int(drawn.sum()) / len(per_datum)
+        upper += share * float(kl_inverse(hits, math.log(1 / delta) / size))
+    return min(upper, 1.0)
+
+
+MC = Integrator("mc", mc, needs="gaussian", upper=upper_of_draws)
+FORWARD_MC = Integrator("forward_mc", forward_mc, needs="draws", upper=upper_of_draws)
+QMC = Integrator("qmc", qmc, needs="gaussian", sobol=True)
+RQMC = Integrator("rqmc", rqmc, needs="gaussian", sobol=True, least_points=SCRAMBLES)

@@ -1,20 +1,15 @@
-"""YAML files as people write them: read strictly, fields of their own, and one sentence about what is wrong."""
+"""YAML files as people write them: read strictly, with one sentence about the first thing that is wrong."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
-from pydantic_core import CoreSchema
-from pydantic_core.core_schema import no_info_after_validator_function
-
-from ldaf_bench.theory.arguments import require_entry
+from pydantic import BaseModel, ValidationError
 
 LARGEST_FILE = 1_000_000
 """Bytes."""
@@ -22,44 +17,6 @@ LARGEST_CONTENT = 100_000
 """Values and keys, with every alias written out."""
 LONGEST_NUMBER = 100
 """Characters."""
-
-
-Item = TypeVar("Item")
-
-
-class _OneOrMore:
-    """The JSON Schema of an axis."""
-
-    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        item = handler(core)["items"]
-        return {"anyOf": [item, {"type": "array", "items": item, "minItems": 1, "uniqueItems": True}]}
-
-
-def _as_list(value: Any) -> Any:
-    return value if isinstance(value, list | tuple) else [value]
-
-
-Axis = Annotated[tuple[Item, ...], BeforeValidator(_as_list), Field(min_length=1), _OneOrMore()]
-"""One value or a list of them."""
-
-
-@dataclass(frozen=True, eq=False)
-class EntryOf:
-    """A name in a dictionary, which may grow after this was written down."""
-
-    name: str
-    entries: Mapping[str, Any]
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return no_info_after_validator_function(self.check, handler(source))
-
-    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"type": "string", "enum": list(self.entries)}
-
-    def check(self, value: str) -> str:
-        """The value, if it is one of the entries."""
-        require_entry(self.name, value, self.entries)
-        return value
 
 
 class FileError(Exception):
@@ -87,7 +44,7 @@ def _size(node: Any, sizes: dict[int, int], above: set[int]) -> int:
     """How many nodes there are from here on, those of an alias counted wherever it stands; refuses what is absurd."""
     line = node.start_mark.line + 1
     if id(node) in above:
-        raise FileError(f"line {line}: the content holds itself; write it out without the alias")
+        raise FileError(f"line {line}: an alias contains itself; write the content out")
     if id(node) in sizes:
         return sizes[id(node)]
     above.add(id(node))
@@ -115,7 +72,7 @@ def _require_different_keys(mapping: Any) -> None:
             line, name = key.start_mark.line + 1, (key.tag, key.value)
             if name in lines:
                 raise FileError(
-                    f"line {line}: the key {_short(key.value)} is in line {lines[name]} already; keep one of them"
+                    f"line {line}: the key {_short(key.value)} is also in line {lines[name]}; keep one of them"
                 )
             lines[name] = line
 
@@ -139,27 +96,33 @@ def read_yaml(path: Path) -> Any:
         raise FileError(f"{path} cannot be read as YAML: {error}.") from error
 
 
-def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """One sentence about the first thing that is wrong: where, what, and the nearest valid key."""
+def explain(error: ValidationError, keys_at: Callable[[Sequence[str]], list[str]]) -> str:
+    """One sentence about the first thing that is wrong: where, what, and the nearest valid key.
+
+    `keys_at` knows the valid keys at a place in the file.
+    """
     errors = error.errors(include_url=False)
     first = errors[0]
-    place = [_short(part) for part in first["loc"]]
+    # Without the number of a value in a list: an axis may be one value, and the sentence says which one is wrong.
+    place = [_short(part) for part in first["loc"] if not isinstance(part, int)]
     where = ".".join(place) or "the file"
     if first["type"] == "extra_forbidden":
-        keys = _keys_at(model, place[:-1])
+        keys = keys_at(place[:-1])
         near = difflib.get_close_matches(place[-1], keys, 1, 0.5)
-        hint = f"did you mean {near[0]}?" if near else f"the keys there are {', '.join(keys)}."
+        listed = f"the keys there are {', '.join(keys)}." if keys else "leave it out: this section has no keys."
+        hint = f"did you mean {near[0]}?" if near else listed
         return f"{where}: there is no such key; {hint}"
     if first["type"] == "missing":
         beside = [e["loc"] for e in errors if e["type"] == "extra_forbidden" and e["loc"][:-1] == first["loc"][:-1]]
         near = difflib.get_close_matches(place[-1], [_short(loc[-1]) for loc in beside], 1, 0.5)
-        return f"{where}: this key is needed; {f'did you mean it by {near[0]}?' if near else 'add it.'}"
+        return f"{where}: this key is missing; {f'did you write {near[0]} for it?' if near else 'add it.'}"
     if first["type"] == "model_type":
-        return f"{where}: keys and values are needed here, {', '.join(_keys_at(model, place))} among them."
+        return f"{where}: write keys and values here; the keys are {', '.join(keys_at(place))}."
     message = _short(first["msg"].removeprefix("Value error, ").rstrip("."), 400)
     given = first.get("input")
-    shown = f" (it is {_short(repr(given))})" if first["type"] != "value_error" and _is_small(given) else ""
-    return f"{where}: {message[0].lower()}{message[1:]}{shown}."
+    shown = f"; got {_short(repr(given))}" if first["type"] != "value_error" and _is_small(given) else ""
+    end = "" if message.endswith("?") else "."
+    return f"{where}: {message[0].lower()}{message[1:]}{shown}{end}"
 
 
 def _short(text: object, most: int = 60) -> str:
@@ -173,7 +136,7 @@ def _is_small(value: Any) -> bool:
     return value is None or isinstance(value, str | float) or (isinstance(value, int) and abs(value) < 10**60)
 
 
-def _keys_at(model: type[BaseModel], place: list[str]) -> list[str]:
+def keys_of(model: type[BaseModel], place: Sequence[str]) -> list[str]:
     """The keys that are valid at a place in the file."""
     for part in place:
         annotation = model.model_fields[part].annotation if part in model.model_fields else None

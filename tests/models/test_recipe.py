@@ -6,9 +6,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from ldaf_bench.methods.config import PriorConfig
-from ldaf_bench.methods.recipe import RECIPES, Recipe, recipe_from, set_rate
 from ldaf_bench.models.classifier import Classifier
+from ldaf_bench.models.heads import LinearHead
+from ldaf_bench.models.network import NetworkConfig
+from ldaf_bench.models.recipe import RECIPES, Recipe, recipe_from, set_rate
 
 
 def test_cosine_falls_from_its_peak_to_zero():
@@ -31,7 +32,7 @@ def test_the_papers_recipe_is_the_papers():
 
 
 def test_boosted_biases_learn_faster_at_the_same_decay_and_frozen_weights_not_at_all():
-    model = Classifier("speednet", (1, 28, 28), 4)
+    model = Classifier("speednet", LinearHead(), (1, 28, 28), 4)
     recipe = RECIPES["speed"]
     optimizer = recipe.optimizer(model)
     set_rate(optimizer, 0.5)
@@ -60,20 +61,22 @@ def test_a_name_with_changes_is_the_named_recipe_with_them():
         {"recipe": {"base": "tiny", "epochs": "3"}},
         {"recipe": {"base": "tiny", "epochs": True}},
         {"recipe": {"base": "tiny", "learning_rate": "0.1"}},
-        {"method": "pbb"},
-        {"num_nodes": "5"},
+        {"head": {"kind": "pbb"}},
+        {"head": {"kind": "flow", "num_nodes": "5"}},
+        {"head": {"kind": "linear", "num_nodes": 5}},
         {"seed": 1.0},
         {"recipe": {"base": "tiny", "nesterov": True, "momentum": 0}},
         {"backbone": "resnet"},
-        {"flow": "dafs"},
+        {"head": {"kind": "flow", "flow": "dafs"}},
         {"dataset": "cifar"},
-        {"horizon": 0},
+        {"head": {"kind": "flow", "horizon": 0}},
         {"split": {"certificate": 1.5}},
         {"nodes": 5},
     ],
 )
 def test_what_is_misspelt_or_out_of_range_is_refused(change):
     right = {"dataset": "digits", "split": {"certificate": 0.2}, "backbone": "tinynet", "recipe": "tiny"}
-    PriorConfig(**right)
+    right["head"] = {"kind": "flow"}
+    NetworkConfig(**right)
     with pytest.raises(ValidationError):
-        PriorConfig(**{**right, **change})
+        NetworkConfig(**{**right, **change})

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ldaf_bench.data.augment import Batches
-from ldaf_bench.methods.recipe import Recipe, set_rate
+from ldaf_bench.models.recipe import Recipe, set_rate
 from ldaf_bench.theory.arguments import NotFiniteError
 
 
@@ -45,7 +45,7 @@ class Epoch:
 
     @property
     def accuracy(self) -> float:
-        """On the augmented training data, each seen before the step that it caused."""
+        """On the augmented training data, measured before the update."""
         return self.correct / max(self.data, 1)
 
 

@@ -1,4 +1,4 @@
-r"""RECIPES: how a prior's network is trained. The suite names one and may change any field."""
+r"""RECIPES: how a network is trained. The suite names one and may change any field."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Do the certificates hold? A world with a known true risk, honest chains and broken ones."""

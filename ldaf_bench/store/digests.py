@@ -1,0 +1,129 @@
+"""Digests on disk: named arrays with one row per datum, memory-mapped, named by weights, method and points."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.lib.format import open_memmap
+
+from ldaf_bench.artifacts import ArtifactError, fingerprint, read_manifest, whole_directory, write_manifest
+from ldaf_bench.data.dataset import Dataset
+from ldaf_bench.data.splits import Indices, Part, Splits, hash_indices
+from ldaf_bench.methods.method import Data
+from ldaf_bench.models.network import Network
+from ldaf_bench.store.networks import weights_hash
+
+MANIFEST = "digest.json"
+OWN = ("labels", "indices")
+"""Arrays that every digest has."""
+
+
+@dataclass(frozen=True)
+class DigestKey:
+    """What determines a digest: all of this is in its name."""
+
+    network: str
+    weights: str
+    method: str
+    spec: str
+    """The digest's axes, as JSON with sorted keys."""
+    part: str
+    dataset: str
+    points: str
+
+    @property
+    def name(self) -> str:
+        """Of the directory."""
+        return f"{self.part}-{fingerprint(vars(self))}"
+
+
+@dataclass(frozen=True)
+class Digested:
+    """A digest as it was written; the tensors are memory-mapped."""
+
+    path: Path
+    tensors: Mapping[str, torch.Tensor]
+    labels: torch.Tensor
+    record: dict[str, Any]
+    """The manifest: which network with which weights, which points of which data."""
+
+    def data(self, network: Network) -> Data:
+        """As methods take it."""
+        return Data(self.tensors, self.labels, network)
+
+    @cached_property
+    def num_bytes(self) -> int:
+        """Of all arrays."""
+        return sum(tensor.nbytes for tensor in self.tensors.values()) + self.labels.nbytes
+
+
+def chosen(splits: Splits, part: Part, at_most: int | None = None) -> Indices:
+    """The points of a part, or at most so many of them, spread over it."""
+    indices: Indices = getattr(splits, part)
+    return indices if at_most is None else indices[:: -(-len(indices) // at_most)]
+
+
+def digest_key(
+    network: Network, splits: Splits, method: str, spec: str, part: Part, at_most: int | None = None
+) -> DigestKey:
+    """The key of a method's digest of one part."""
+    points = hash_indices(splits.dataset, chosen(splits, part, at_most))
+    return DigestKey(network.identity, weights_hash(network), method, spec, part, splits.dataset, points)
+
+
+def digest_path(store: Path, key: DigestKey) -> Path:
+    """Where a digest is, under the store."""
+    return store / "digests" / key.network / key.name
+
+
+def save_digest(
+    store: Path, key: DigestKey, dataset: Dataset, indices: Indices, shards: Iterable[tuple[int, Mapping[str, Any]]]
+) -> None:
+    """Write a digest, whole or not at all.
+
+    `shards` are (first place, arrays) in any order; they are written as they arrive, so that memory does not grow with
+    the number of data.
+    """
+    begun = time.perf_counter()
+    with whole_directory(digest_path(store, key)) as directory:
+        arrays: dict[str, Any] = {}
+        for begin, results in shards:
+            for name, result in results.items():
+                if name not in arrays:
+                    whole = (len(indices), *result.shape[1:])
+                    arrays[name] = open_memmap(directory / f"{name}.npy", "w+", result.dtype, whole)
+                arrays[name][begin : begin + len(result)] = result
+        for array in arrays.values():
+            array.flush()
+        np.save(directory / "labels.npy", dataset.labels[indices])
+        np.save(directory / "indices.npy", indices)
+        content = {**vars(key), "arrays": sorted(arrays), "num_data": len(indices)}
+        write_manifest(directory, MANIFEST, {**content, "seconds": time.perf_counter() - begun})
+
+
+def load_digest(path: Path) -> Digested:
+    """Read a digest, memory-mapped, after checking its files, its name and its points."""
+    record = read_manifest(path, MANIFEST, lambda content: {f"{name}.npy" for name in (*content["arrays"], *OWN)})
+    try:
+        names = (*record["arrays"], *OWN)
+        # "c": copy on write, so that torch may have the memory and the file stays as it is.
+        arrays = {name: np.load(path / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in names}
+        key = DigestKey(**{field: record[field] for field in DigestKey.__dataclass_fields__})
+        indices = arrays.pop("indices")
+        named = path.name == key.name and path.parent.name == key.network
+        right = named and hash_indices(key.dataset, indices) == key.points
+        right = right and all(len(array) == len(indices) for array in arrays.values())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{path} does not hold a digest ({error}).") from error
+    if not right:
+        raise ArtifactError(f"{path} holds another digest than its name says.")
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    labels = tensors.pop("labels")
+    return Digested(path, tensors, labels, record)

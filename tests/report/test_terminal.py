@@ -1,0 +1,85 @@
+"""The summary at the end of a run: it fits the terminal, and every number is that of the comparison."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from ldaf_bench.report.comparison import comparison
+from ldaf_bench.report.names import percent
+from ldaf_bench.report.records import read
+from ldaf_bench.report.terminal import show_results
+from ldaf_bench.theory.bounds import BOUNDS
+from tests.report import synthetic
+
+
+def shown(rows, width=80):
+    console = Console(file=io.StringIO(), width=width)
+    show_results(synthetic.results_table(rows), console)
+    return console.file.getvalue()
+
+
+def every_bound(**more):
+    rows = synthetic.small(bounds=tuple(name for name in BOUNDS if name not in synthetic.MEAN_BOUNDS), **more)
+    return [*rows, *synthetic.unfitted(rows), *synthetic.plain(rows)]
+
+
+@pytest.mark.parametrize("width", [80, 60])
+@pytest.mark.parametrize("flows", [("daf", "sflow"), ("daf", "sflow", "linear", "another_flow_of_mine")])
+def test_it_fits_and_no_name_is_broken(width, flows):
+    rows = every_bound(flows=flows)
+    said = shown(rows, width)
+    assert max(map(len, said.splitlines())) <= width
+    for name in BOUNDS:
+        assert f"certificate: {name} " in said or f"held-out: {name} " in said
+    for name in ("ldaf · daf", "ldaf · sflow", "deterministic", "prior's certificate: chernoff"):
+        assert name in said
+    assert "…" not in said
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_nasty_names_fit_too(width):
+    said = shown(synthetic.nasty(), width)
+    assert said
+    assert max(map(len, said.splitlines())) <= width
+    assert "\x1b" not in said
+    assert "\u202e" not in said
+
+
+def test_every_number_is_that_of_the_comparison_at_the_first_level(tmp_path):
+    rows = every_bound(epsilons=(0.05, 0.01))
+    said = shown(rows)
+    frame, _ = comparison(read([synthetic.write(tmp_path, rows, [])]).results)
+    lines = {line[:31].strip(): line[31:].split() for line in said.splitlines()}
+    arms = frame["_arm"].unique().tolist()
+    assert len(arms) == 3
+    for what, group in frame.groupby("_what"):
+        own = group[group["epsilon"].isna() | group["epsilon"].eq(0.05)].set_index("_arm")
+        up = bool(own["bound"].iloc[0])
+        assert lines[what] == [percent(own["_mean"][arm], up=up) if arm in own.index else "–" for arm in arms]
+    for sentence in ("mean over 3 seeds, at ε = 0.05.", "Held fixed: covariance code, integrator mc."):
+        assert sentence in " ".join(said.split())
+
+
+def test_estimates_are_marked():
+    said = shown(synthetic.small(integrators=("qmc",), seeds=(0,)))
+    assert "Not certified" in said
+    assert said.count("†") == 2 * len(synthetic.BOUNDS) + 1
+    assert "mean over 1 seed," in said
+    assert "†" not in shown(synthetic.small(seeds=(0,)))
+
+
+def test_seeds_that_failed_are_not_hidden():
+    rows = [row for row in synthetic.small() if row["seed"] < 2 or row["flow"] == "daf"]
+    assert "mean over 2 to 3 seeds" in shown(rows)
+
+
+def test_data_sets_have_a_table_each():
+    rows = synthetic.small() + synthetic.small(dataset="other", suite="o", recipe="o")
+    said = shown(rows)
+    assert said.count("certificate: kl_exact") == 2
+    assert "\nother" in said
+
+
+def test_nothing_gives_nothing():
+    assert shown([]) == shown([synthetic.failure()]) == ""

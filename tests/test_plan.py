@@ -146,10 +146,16 @@ def test_unfitted_posteriors_are_about_the_prior_and_get_the_bounds_on_a_fixed_d
         certificates={"bound": ["kl", "catoni", "chernoff", "test_set"]},
     )
     assert [posterior.classifier for posterior in made.posteriors] == ["posterior", "prior"]
-    bounds = {kind: [bound.name for bound in made.bounds(kind)] for kind in ("posterior", "prior", "mean")}
-    assert bounds == {
-        "posterior": ["kl", "catoni"], "prior": ["kl", "catoni", "chernoff"], "mean": ["chernoff", "test_set"]
-    }  # fmt: skip
+
+    def bounds(kind, integrator=None):
+        return [bound.name for bound in made.bounds(kind, integrator)]
+
+    assert bounds("posterior", "mc") == ["kl", "catoni"]
+    assert bounds("prior", "mc") == ["kl", "catoni", "chernoff"]
+    assert bounds("mean") == ["chernoff", "test_set"]
+    # Bounds that count errors need a 0 or 1 for every datum: one draw each.
+    assert bounds("prior", "one_draw") == ["test_set"]
+    assert bounds("posterior", "one_draw") == []
 
 
 def test_what_no_bound_is_about_is_not_integrated():
@@ -160,7 +166,12 @@ def test_what_no_bound_is_about_is_not_integrated():
 
 
 def test_every_integrator_is_planned_for_the_methods_that_offer_what_it_needs(last_layer):
-    made = plan(methods={"last_layer": {}}, risks={"integrator": list(INTEGRATORS), "num_points": 64})
+    made = plan(
+        ldaf={"objective": ["cross_entropy", "unfitted"]},
+        methods={"last_layer": {}},
+        risks={"integrator": list(INTEGRATORS), "num_points": 64},
+        certificates={"bound": list(BOUNDS)},
+    )
     for method in ("ldaf", "last_layer"):
         planned = {one.integrator for one in made.integrations if one.posterior.digest.method == method}
         assert planned == {name for name, entry in INTEGRATORS.items() if entry.needs in METHODS[method].offers}
@@ -226,6 +237,34 @@ def test_the_mean_classifier_is_certified_once_however_its_digest_is_computed():
     assert (len(made.digests), len(made.means)) == (3, 1)
     assert price(made, "mean") == (1, 1)
     assert price(made) == (3, 3)
+
+
+@pytest.mark.parametrize("report", ["all", "best"])
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+def test_delta_is_spent_by_what_is_left_to_chance_and_given_to_the_bound_by_what_is_not(integrator, report):
+    entry = INTEGRATORS[integrator]
+    asked = {"bound": list(BOUNDS), "epsilon": 0.03, "delta": 0.02, "report": report}
+    alone = plan(ldaf={"objective": "unfitted"}, risks={"integrator": integrator, "num_points": 64}, certificates=asked)
+    (budget,) = alone.budgets("prior", integrator)
+    if not entry.certifies:  # an estimate promises nothing
+        assert (budget.epsilon, budget.delta) == (0.03, 0.0)
+    else:
+        assert (budget.epsilon, budget.delta) == ((0.03, 0.02) if entry.costs_delta else (0.05, 0.0))
+        assert budget.total == pytest.approx(0.05)
+    # Beside something that spends δ′, a choice between the two may spend no more than both together.
+    both = {"integrator": list(dict.fromkeys(["mc", integrator])), "num_points": 64}
+    (beside,) = plan(ldaf={"objective": "unfitted"}, risks=both, certificates=asked).budgets("prior", integrator)
+    if entry.certifies and report == "best" and not entry.costs_delta:
+        assert (beside.epsilon, beside.delta) == (0.03, 0.0)
+    else:
+        assert (beside.epsilon, beside.delta) == (budget.epsilon, budget.delta)
+
+
+def test_a_count_of_errors_is_an_event_beside_the_gibbs_risk_of_the_same_prior():
+    asked = {"bound": ["chernoff", "test_set"], "report": "best"}
+    prior = {"ldaf": {"objective": "unfitted"}, "certificates": asked}
+    for integrators, events in ((["mc"], 1), (["one_draw"], 1), (["mc", "one_draw"], 2)):
+        assert price(plan(risks={"integrator": integrators}, **prior), "prior")[0] == events
 
 
 def test_every_epsilon_is_a_statement_of_its_own():

@@ -85,10 +85,11 @@ def headlines(frame: pd.DataFrame) -> list[str]:
     sentences = []
     for (dataset, suite), part in frame.groupby(["dataset", "suite"], sort=False):
         bounds = part[part["bound"].ne("")]
-        bounds = bounds[bounds["classifier"].eq(bounds["classifier"].iloc[0])]
-        row = bounds.sort_values("certified", ascending=False, kind="stable").iloc[0]
-        where = f"{label(dataset, 40)}{f', suite {label(suite, 80)}' if several else ''}"
-        sentences.append(f"{where}: {_headline(row, part[part['_arm'].eq(row['_arm'])])}")
+        if not bounds.empty:
+            bounds = bounds[bounds["classifier"].eq(bounds["classifier"].iloc[0])]
+            row = bounds.sort_values("certified", ascending=False, kind="stable").iloc[0]
+            where = f"{label(dataset, 40)}{f', suite {label(suite, 80)}' if several else ''}"
+            sentences.append(f"{where}: {_headline(row, part[part['_arm'].eq(row['_arm'])])}")
     return sentences
 
 
@@ -98,12 +99,12 @@ def _headline(row: pd.Series, own: pd.DataFrame) -> str:
     tested = own[own["_what"].eq(MEASURED[measured][0])]["_mean"]
     held_out = own[own["classifier"].eq(MEAN) & own["epsilon"].eq(row["epsilon"])]["_mean"]
     who = {PRIOR: ", unfitted,", MEAN: ", the mean classifier,"}.get(row["classifier"], "")
-    verb = "certifies a risk of at most" if row["certified"] else "gives, uncertified, a bound of"
+    verb = "certifies a risk of at most" if row["certified"] else "gives a bound of"
     chance = "" if math.isnan(row["delta"]) else f" (δ′ = {row['delta']:g})"
     seeds = "one seed" if row["_seeds"] == 1 else f"mean over {num_seeds([row['_seeds']])}"
     sentence = (
         f"{row['_arm']}{who} with `{label(row['bound'])}` {verb} {percent(row['_mean'], up=True)} % at "
-        f"ε = {row['epsilon']:g}{chance}, {seeds}"
+        f"ε = {row['epsilon']:g}{chance}, {seeds}{'' if row['certified'] else ', not certified'}"
     )
     sentence += f"; its test risk is {percent(tested.iloc[0])} %." if len(tested) else "."
     if row["classifier"] != MEAN and len(held_out):

@@ -29,7 +29,7 @@ from ldaf_bench.stages.train import ConfigError, TrainingError, train
 from ldaf_bench.store.networks import WEIGHTS, load_network, network_id, network_path
 from tests.networks import CONFIG, Runner, changed, digits_splits, plan_for, training_of
 
-RECIPE = {"base": "tiny", "epochs": 30, "shift": 1, "batch_size": 63}
+RECIPE = {"base": "tiny", "epochs": 12, "shift": 1, "batch_size": 63}
 """The global batch is not a multiple of two workers."""
 LONG = changed(head=LinearHead(), recipe={key: value for key, value in RECIPE.items() if key != "base"})
 STEPS = len(digits_splits()[1].prior) // 63
@@ -270,7 +270,7 @@ def undisturbed(cluster, tmp_path_factory):
 def test_workers_are_placed_on_gpus_and_train_without_cuda_where_there_is_none(undisturbed, plain):
     (start,) = undisturbed.record["training"]["starts"]
     gpus = 0 if torch.cuda.is_available() else 1
-    assert start == {"step": 0, "workers": 2, "device": "cpu", "gpus_of_worker_0": gpus}
+    assert (start["step"], start["workers"], start["device"], start["gpus_of_worker_0"]) == (0, 2, "cpu", gpus)
     # Each worker normalizes its own part of a batch.
     assert not equal(undisturbed.weights, plain)
 
@@ -291,19 +291,20 @@ def test_a_driver_killed_and_one_stopped_and_then_a_third_end_at_the_same_weight
     suite = plan_for("deterministic", RECIPE, train={**TWO.model_dump(), **AT_EVERY_STEP}).suite
     file.write_text(yaml.safe_dump(suite.model_dump(mode="json")))
 
-    def start():
-        with output.open("w") as said:
-            return subprocess.Popen(command, env=environment, stdout=said, stderr=subprocess.STDOUT)
+    def start_and_send(number, signal_):
+        """A driver that gets the signal as soon as its start has a checkpoint; returns its exit code."""
+        with (
+            output.open("w") as said,
+            subprocess.Popen(command, env=environment, stdout=said, stderr=subprocess.STDOUT) as driver,
+        ):
+            wait_for(lambda: checkpoint_of_start(store, number) or driver.poll() is not None)
+            assert driver.returncode is None, output.read_text()
+            driver.send_signal(signal_)
+            return driver.wait(PATIENCE)
 
-    killed = start()
-    wait_for(lambda: checkpoint_of_start(store, 1))
-    killed.kill()
-    killed.wait()
+    assert start_and_send(1, signal.SIGKILL) == -signal.SIGKILL
     # The workers of the one that was killed may live on beside the next for some seconds.
-    stopped = start()
-    wait_for(lambda: checkpoint_of_start(store, 2))
-    stopped.send_signal(signal.SIGINT)
-    assert stopped.wait(PATIENCE) == 130, output.read_text()
+    assert start_and_send(2, signal.SIGINT) == 130, output.read_text()
     assert "Stopped. Run the same command again to resume." in output.read_text()
     assert not network_path(store, identity_of(LONG)).exists()
     network = train_on(store, LONG, TWO)

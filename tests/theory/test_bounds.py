@@ -30,14 +30,9 @@ levels = st.floats(1e-6, 0.5)
 every_bound = pytest.mark.parametrize("bound", BOUNDS.values(), ids=list(BOUNDS))
 
 
-def counts_errors(bound):
-    """Whether it is about the mean classifier only: then the risk is a number of errors over m."""
-    return bound.about == {"mean"}
-
-
 def value(bound, risk, kl, m, epsilon):
     """The bound, for arguments that it may be given."""
-    risk = round(risk * m) / m if counts_errors(bound) else risk
+    risk = round(risk * m) / m if bound.counts else risk
     return float(bound(risk, kl if "posterior" in bound.about else 0.0, m, epsilon))
 
 
@@ -80,7 +75,7 @@ def test_monotone_in_every_argument_and_above_the_risk(bound, risk, other, kl, m
     assert value(bound, high, kl, m, epsilon) >= base - slack
     assert value(bound, low, kl + more, m, epsilon) >= base - slack
     assert value(bound, low, kl, m, epsilon / 2) >= base - slack
-    if not counts_errors(bound):  # a finer m rounds errors differently
+    if not bound.counts:  # a finer m rounds errors differently
         assert base >= low - slack
         if m >= 8:
             assert value(bound, low, kl, 4 * m, epsilon) <= base + slack

@@ -75,6 +75,7 @@ def test_integration_error_is_charged(bound):
 def test_choice_is_paid_in_both_currencies(bound):
     alone, chosen = Budget(0.05, 0.01), Budget(0.05, 0.01, num_events=40, num_integrations=30)
     assert (chosen.epsilon_each, chosen.delta_each) == (0.05 / 40, 0.01 / 30)
+    assert alone.total == chosen.total == 0.05 + 0.01
     mc = INTEGRATORS["mc"]
     integration = integrated(mc)
     unpaid, paid = (risk_to_certify(mc, integration, budget.delta_each) for budget in (alone, chosen))
@@ -94,7 +95,9 @@ def test_vacuous_bounds_are_one(bound):
     ("call", "words"),
     [
         (lambda: Budget(0.0, 0.1), "epsilon must be in the open interval"),
-        (lambda: Budget(0.1, 1.0), "delta must be in the open interval"),
+        (lambda: Budget(0.1, 1.0), "delta must be in"),
+        (lambda: Budget(0.1, -0.1), "delta must be in"),
+        (lambda: Budget(0.1, float("nan")), "delta must be in"),
         (lambda: Budget(0.6, 0.6), r"epsilon \+ delta must be below 1"),
         (lambda: Budget(0.1, 0.1, 0), "num_events must be an integer of at least 1"),
         (lambda: Budget(0.1, 0.1, 1, 0), "num_integrations must be an integer of at least 1"),

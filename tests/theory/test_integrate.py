@@ -15,6 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ldaf_bench.theory.bounds import BOUNDS
 from ldaf_bench.theory.integrate import (
     INTEGRATORS,
     Integration,
@@ -52,6 +53,11 @@ def entries(which=lambda entry: True):
     return pytest.mark.parametrize("entry", found, ids=lambda entry: entry.name)
 
 
+def is_random(entry):
+    """Whether it evaluates anything at points or draws, which a seed decides."""
+    return bool(entry.least_points) or entry.counts
+
+
 DRAWS = 200_000
 good = logits_problem(4, 3, seed=1)
 
@@ -76,7 +82,11 @@ def test_risk_agrees_with_a_long_monte_carlo_run(entry, sampled):
     risk = integrate(entry.name, p, num_points=num_points)
     deviation = np.sqrt(np.maximum(truth * (1 - truth), 1 / DRAWS) / DRAWS)
     gap = risk.per_datum.numpy() - truth
-    if entry.certifies and not entry.chance:
+    if entry.counts:
+        assert set(risk.per_datum.tolist()) <= {0.0, 1.0}
+        many = torch.stack([integrate(entry.name, p, seed=seed).per_datum for seed in range(400)]).mean(0).numpy()
+        assert (np.abs(many - truth) < 5 * (deviation + np.sqrt(truth * (1 - truth) / 400))).all()
+    elif entry.certifies and not entry.chance:
         assert (gap > -5 * deviation).all()
         assert gap.mean() < 0.03
     else:
@@ -161,9 +171,13 @@ def test_statement_fits_the_guarantee(entry):
         loose, tight = entry.upper(risk, 0.02), entry.upper(risk, 0.002)
         assert float(risk.value) <= loose <= tight <= 1
         assert (loose < tight) == entry.chance  # what is left to chance costs more at a smaller δ′
-        assert bool((risk.draws > 0).any()) == entry.chance
-        assert (risk.standard_error is not None) == entry.chance
-    assert (risk.num_evaluations > 0) == (entry.least_points > 0)
+        drawn = entry.chance or entry.counts
+        assert bool((risk.draws > 0).any()) == (risk.standard_error is not None) == drawn
+    if entry.counts:  # the errors themselves: their chance is that of the bound
+        assert not entry.chance
+        assert entry.upper(risk, 0.02) == float(risk.value)
+        assert torch.equal(risk.draws, torch.ones_like(risk.draws))
+    assert (risk.num_evaluations > 0) == is_random(entry)
 
 
 @entries()
@@ -171,7 +185,7 @@ def test_seeded_and_reproducible(entry):
     p, count = flow_problem(), few_points_for(entry)
     first, again, other = (integrate(entry.name, p, num_points=count, seed=seed).per_datum for seed in (1, 1, 2))
     assert torch.equal(first, again)
-    assert torch.equal(first, other) == (not entry.least_points)
+    assert torch.equal(first, other) != is_random(entry)
 
 
 @entries(lambda entry: entry.least_points)
@@ -206,7 +220,7 @@ def fails_no_more_often_than(delta, uppers, truth):
     return failures
 
 
-@entries(lambda entry: entry.certifies)
+@entries(lambda entry: entry.certifies and not entry.counts)
 def test_upper_bounds_fail_no_more_often_than_delta(entry):
     p = with_draws(logits_problem(10, 4, seed=5))
     truth = float(integrate("conditional", p, num_points=8192).value)
@@ -216,6 +230,21 @@ def test_upper_bounds_fail_no_more_often_than_delta(entry):
     failures = fails_no_more_often_than(0.2 if entry.chance else 0.0, uppers, truth)
     # A bound that never fails at δ′ = 0.2 would be wasteful or broken.
     assert (failures > 0) == entry.chance
+
+
+@entries(lambda entry: entry.counts)
+@pytest.mark.parametrize("bound", [bound for bound in BOUNDS.values() if bound.counts], ids=lambda bound: bound.name)
+def test_bounds_that_count_errors_hold_for_the_errors_of_one_draw_per_datum(entry, bound):
+    """Certificate points afresh each time: the bound is on the true risk, over points and draws together."""
+    failures, m, repeats = 0, 40, 400
+    world = with_draws(logits_problem(20, 4, seed=5))
+    truth = float(integrate("conditional", world, num_points=8192).value)
+    for seed in range(repeats):
+        some = torch.randint(20, (m,), generator=rng(seed))
+        sample = with_draws(Problem(world.mean[some], world.factor[some], world.labels[some]))
+        risk = entry.upper(integrate(entry.name, sample, seed=seed), 0.5)
+        failures += float(bound(risk, 0.0, m, 0.2)) < truth
+    assert 0 < failures <= 0.2 * repeats + 4 * math.sqrt(repeats * 0.2 * 0.8)
 
 
 def test_upper_bound_of_mc_is_as_valid_where_it_skips():

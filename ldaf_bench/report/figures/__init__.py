@@ -90,7 +90,7 @@ FIGURES: dict[str, Plot] = {
     ),
     "time": Plot(
         "Where the time went",
-        "Training and digest count once per network and method, however many integrations share them.",
+        "Training counts once per network, a digest once per network and method, however many integrations share them.",
         lambda r: plot_time(r.results),
     ),
 }

@@ -33,7 +33,7 @@ LINES = {"scale": "covariance", "num_points": "integrator"}
 """Axes with a figure of their own, in which each value of another column is a line, and each arm a panel."""
 ELSEWHERE = frozenset({"flow", "bound", *LINES})
 """Axes that have no panel among the others: the comparison has flows and bounds."""
-WIDE = 10
+WIDE = 4
 """From this ratio of the largest to the smallest on, numbers stand by their logarithms."""
 
 
@@ -146,7 +146,7 @@ def _draw(ax: Axes, panel: Panel, paints: dict[str, style.Look], room: int) -> N
                 points = found[here].assign(_place=place[here]).sort_values("_place", kind="stable")
                 if not points.empty:
                     # Side by side, because lines that agree would hide each other.
-                    shift = min(0.16, 0.7 / len(present)) * (index - (len(present) - 1) / 2)
+                    shift = min(0.15, 0.3 / len(present)) * (index - (len(present) - 1) / 2)
                     line = "none" if not joined else ":" if fill == "none" else "-"
                     ax.errorbar(
                         points["_place"] + shift, points["_mean"], yerr=points["_sd"].fillna(0), capsize=2.2,

@@ -105,7 +105,7 @@ def plot_cost(curves: pd.DataFrame) -> Figure | None:
     log_axis(ax, "x")
     log_axis(ax, "y")
     ax.margins(0.09, 0.1)
-    ax.text(0.02, 0.03, "↙ better", transform=ax.transAxes, fontsize=9, color=INK)
+    ax.set_title("lower left is better", fontsize=9)
     ax.set(xlabel="seconds for one integration", ylabel="RMS error of the risk")
     legend(new, handles, 2, "integrator, points per datum")
     return new

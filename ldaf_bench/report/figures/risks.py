@@ -15,6 +15,9 @@ from ldaf_bench.report.comparison import comparison
 from ldaf_bench.report.grouping import SETTING, arms, at_first_level, below_test, with_test
 from ldaf_bench.report.names import in_order, label
 
+SHADE = "#fbe6e8"
+"""Where a certificate would be below the test risk."""
+
 
 @style.styled
 def plot_comparison(results: pd.DataFrame) -> Figure | None:
@@ -107,7 +110,7 @@ def plot_calibration(results: pd.DataFrame) -> Figure | None:
                 facecolors=[paint] if certified else "none", edgecolors=[paint], zorder=3,
             )  # fmt: skip
     ax.plot([0, 1], [0, 1], color=style.INK, linewidth=1, zorder=2)
-    ax.fill_between([0, 1], [0, 1], color=style.ALARM, alpha=0.05, linewidth=0, zorder=0)
+    ax.fill_between([0, 1], [0, 1], color=SHADE, linewidth=0, zorder=0)
     handles = [style.key(", ".join(map(label, together[bound])), look) for bound, look in paints.items()]
     if frame["certified"].ne(True).any():
         handles.append(style.key("not certified", (style.NEUTRAL, "o"), fill="none"))
@@ -115,8 +118,7 @@ def plot_calibration(results: pd.DataFrame) -> Figure | None:
         ax.scatter(broken["_tested"], broken["value"], s=110, marker="o", facecolors="none", edgecolors=style.ALARM,
                    linewidths=1.8, zorder=4, label="below")  # fmt: skip
         ax.set_title(f"{len(broken)} certified below the test risk", color=style.ALARM)
-    where = {"transform": ax.transAxes, "ha": "right", "fontsize": 8.5}
-    ax.text(0.97, 0.03, "certificate below test risk", color=style.ALARM, **where)
+    handles.append(style.key("below test risk", (SHADE, "s")))
     # Certificates lie above test risks, so a square would be half empty if both axes had the same range.
     left, right = float(frame["_tested"].min()), float(frame["_tested"].max())
     margin = 0.1 * (right - left) or 0.1 * right or 0.01

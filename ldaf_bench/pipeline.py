@@ -23,7 +23,8 @@ from ldaf_bench.stages.session import RayError
 from ldaf_bench.stages.sweep import Job, Shared, Space, share, share_network, sweep
 from ldaf_bench.stages.train import TrainingError, run_folder, train
 from ldaf_bench.store.digests import Digested, digest_key, digest_path, load_digest
-from ldaf_bench.store.networks import load_network, network_path
+from ldaf_bench.store.ledger import note_look
+from ldaf_bench.store.networks import load_network, network_path, weights_hash
 from ldaf_bench.store.posteriors import (
     convergence_path,
     integration_path,
@@ -113,6 +114,17 @@ class Run:
 
         key = digest_key(network, planned.splits, one.method, one.spec, part, at_most)
         return find_or_make(load_digest, digest_path(self.store, key), make, self.say)
+
+    def note_looks(self) -> None:
+        """Tell the ledger which trained networks and priors results are collected of."""
+        for part in self.plan.certificate_parts:
+            here = {one: found for one, found in self.sources.items() if self._part(one) == part}
+            weights = {found.network.identity: weights_hash(found.network) for found in here.values()}
+            priors = {one.prior_identity for one in self.plan.posteriors if one.digest in here}
+            note_look(self.store, part, self.plan.identity, self.plan.suite.suite, weights, len(priors))
+
+    def _part(self, one: DigestOf) -> str:
+        return self.plan.network[one.network].splits.hash("certificate")
 
     def jobs(self) -> list[Job]:
         """What the sweep is about: every posterior with integrations, and what of it is on disk."""

@@ -25,6 +25,8 @@ from ldaf_bench.theory.bounds import Bound, Classifier
 from ldaf_bench.theory.certificate import Budget
 from ldaf_bench.theory.integrate import INTEGRATORS
 
+PLAN_FILE, SEAL_FILE = "plan.json", "seal.json"
+"""In a results folder: the plan, written before anything runs; checksums and looks, written after the results."""
 FORMAT = 3
 """To be raised whenever the code computes other numbers for the same posterior or integration."""
 
@@ -134,6 +136,11 @@ class Plan:
         return {network.identity: network for network in self.networks}
 
     @cached_property
+    def certificate_parts(self) -> tuple[str, ...]:
+        """The hashes of the certificate parts that it looks at."""
+        return tuple(dict.fromkeys(network.splits.hash("certificate") for network in self.networks))
+
+    @cached_property
     def of_posterior(self) -> Mapping[str, tuple[PlannedIntegration, ...]]:
         """The integrations of each posterior, by its name."""
         found: dict[str, list[PlannedIntegration]] = {}
@@ -152,33 +159,49 @@ class Plan:
                 first.setdefault((digest.network, digest.method), digest)
         return tuple(first.values())
 
-    def bounds(self, classifier: Classifier) -> tuple[Bound, ...]:
-        """The suite's bounds for such a classifier."""
-        return self.suite.certificates.bounds_about(classifier)
+    def bounds(self, classifier: Classifier, integrator: str | None = None) -> tuple[Bound, ...]:
+        """The suite's bounds for such a classifier, integrated like this."""
+        return self.suite.certificates.bounds_about(classifier, integrator)
 
-    def budgets(self, classifier: Classifier) -> tuple[Budget, ...]:
-        """One budget for each ε.
+    def budgets(self, classifier: Classifier, integrator: str | None = None) -> tuple[Budget, ...]:
+        """One budget for each ε of the suite. All of them have the same total of ε + δ′.
 
-        Mean classifiers and stochastic ones are two choices apart, and each may spend all of ε. Within each, an event
-        counts once for every prior (or fixed classifier) that it is about.
+        Mean classifiers and stochastic ones are two choices apart, and each may spend all of it. Within each, an event
+        counts once for every prior (or fixed classifier) that it is about. Where nothing is left to chance, the bound
+        gets all of ε + δ′; but not if it can be picked instead of something that spends δ′.
         """
         asked = self.suite.certificates
-        events, integrations = self._price["mean" if classifier == "mean" else "stochastic"]
-        return tuple(Budget(epsilon, asked.delta, events, integrations) for epsilon in asked.epsilon)
+        group = "mean" if classifier == "mean" else "stochastic"
+        events, integrations, by_chance = self._price[group]
+        spends = integrator is not None and INTEGRATORS[integrator].costs_delta
+        whole = not spends and not (asked.report == "best" and by_chance)
+        if integrator is not None and not INTEGRATORS[integrator].certifies:
+            whole = False  # an estimate promises nothing; at ε it can be compared with what does
+        return tuple(
+            Budget(epsilon + asked.delta if whole else epsilon, asked.delta if spends else 0.0, events, integrations)
+            for epsilon in asked.epsilon
+        )
 
     @cached_property
-    def _price(self) -> Mapping[str, tuple[int, int]]:
-        """K and J of mean and of stochastic classifiers."""
+    def _price(self) -> Mapping[str, tuple[int, int, bool]]:
+        """K and J of mean and of stochastic classifiers, and whether anything there is left to chance.
+
+        A bound on the errors of one draw per datum and one on the Gibbs risk of the same prior are two events.
+        """
+        by_chance = sum(INTEGRATORS[integration.integrator].costs_delta for integration in self.integrations)
         if self.suite.certificates.report != "best":
-            return {"mean": (1, 1), "stochastic": (1, 1)}
+            return {"mean": (1, 1, False), "stochastic": (1, 1, by_chance > 0)}
         mean = {(bound.event, digest) for bound in self.bounds("mean") for digest in self.means}
         stochastic = {
-            (bound.event, posterior.prior_identity)
-            for posterior in self.posteriors
-            for bound in self.bounds(posterior.classifier)
+            (bound.event, bound.counts, planned.posterior.prior_identity)
+            for planned in self.integrations
+            for bound in self.bounds(planned.posterior.classifier, planned.integrator)
         }
-        by_chance = sum(INTEGRATORS[integration.integrator].costs_delta for integration in self.integrations)
-        return {"mean": (max(1, len(mean)), 1), "stochastic": (max(1, len(stochastic)), max(1, by_chance))}
+        events = {"mean": max(1, len(mean)), "stochastic": max(1, len(stochastic))}
+        return {
+            "mean": (events["mean"], 1, False),
+            "stochastic": (events["stochastic"], max(1, by_chance), by_chance > 0),
+        }
 
     @cached_property
     def identity(self) -> str:
@@ -199,7 +222,7 @@ class Plan:
     def describe(self) -> dict[str, Any]:
         """For a JSON file: the suite as it was understood, what it asks for, and the budget."""
         asked = self.suite.certificates
-        paid = {kind: {"num_events": k, "num_integrations": j} for kind, (k, j) in self._price.items()}
+        paid = {kind: {"num_events": k, "num_integrations": j} for kind, (k, j, _) in self._price.items()}
         return {
             "suite": self.suite.model_dump(mode="json"),
             "dataset": {**asdict(self.summary), "shape": list(self.summary.shape)},
@@ -271,10 +294,9 @@ def _posteriors(
 
 def _integrations(suite: Suite, posteriors: Any) -> Iterator[PlannedIntegration]:
     for posterior in posteriors:
-        if not suite.certificates.bounds_about(posterior.classifier):
-            continue
         for name in suite.risks.integrator:
             entry = INTEGRATORS[name]
-            if entry.needs in posterior.digest.entry.offers:
+            wanted = suite.certificates.bounds_about(posterior.classifier, name)
+            if wanted and entry.needs in posterior.digest.entry.offers:
                 for num_points in suite.risks.num_points if entry.least_points else (0,):
                     yield PlannedIntegration(posterior, name, num_points)

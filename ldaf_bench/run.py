@@ -21,17 +21,18 @@ from rich.table import Table
 
 from ldaf_bench.artifacts import ArtifactError, exclusive, file_sha256, whole_file
 from ldaf_bench.data.dataset import DataError
-from ldaf_bench.data.datasets import load, summarize
-from ldaf_bench.data.splits import PARTS, SplitError
+from ldaf_bench.data.datasets import DATASETS, load, summarize
+from ldaf_bench.data.splits import PARTS, SplitError, require_different_images
 from ldaf_bench.messages import printable, say
 from ldaf_bench.pipeline import Run
-from ldaf_bench.plan import Plan, make_plan
+from ldaf_bench.plan import PLAN_FILE, SEAL_FILE, Plan, make_plan
 from ldaf_bench.report.folder import report
 from ldaf_bench.report.records import ReportError
 from ldaf_bench.report.terminal import show_results
-from ldaf_bench.results.collect import CURVES_FILE, RESULTS_FILE, collect, write_table
+from ldaf_bench.results.collect import TABLE_FILES, collect
 from ldaf_bench.stages.session import RayError, ResourceError, fitted, ray_is_there, ray_session
 from ldaf_bench.stages.train import ConfigError, check
+from ldaf_bench.store.ledger import commit_plan, looks_of
 from ldaf_bench.store.networks import network_path
 from ldaf_bench.store.posteriors import integration_path, posterior_path
 from ldaf_bench.suite import Suite, SuiteError, read_suite
@@ -129,6 +130,25 @@ def missing_gpus(suite: Suite, options: argparse.Namespace) -> str:
     return ""
 
 
+def write_plan(plan: Plan, store: Path, folder: Path) -> None:
+    """Commit to the plan before anything runs: in the store's ledger, and as plan.json, which results never touch."""
+    when = {part: commit_plan(store, part, plan.identity, plan.suite.suite) for part in plan.certificate_parts}
+    content = json.dumps({**plan.describe(), "planned": when}, indent=1) + "\n"
+    path = folder / PLAN_FILE
+    if not path.is_file() or path.read_text(encoding="utf-8") != content:
+        with whole_file(path) as temporary:
+            temporary.write_text(content, encoding="utf-8")
+
+
+def write_seal(plan: Plan, store: Path, folder: Path) -> None:
+    """After the results: checksums of all files, and how often the certificate parts have been looked at."""
+    files = {name: file_sha256(folder / name) for name in (PLAN_FILE, *TABLE_FILES)}
+    looks = {part: looks_of(store, part)._asdict() for part in plan.certificate_parts}
+    with whole_file(folder / SEAL_FILE) as temporary:
+        text = json.dumps({"plan": plan.identity, "files": files, "looks": looks}, indent=1)
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
 def execute(options: argparse.Namespace, console: Console) -> int:
     """Do what the command line asks for; returns the exit code."""
     plan = plan_of(options)
@@ -141,6 +161,9 @@ def execute(options: argparse.Namespace, console: Console) -> int:
     if cannot:
         raise SuiteError(cannot)
     dataset = load(suite.data.dataset, options.root)
+    if DATASETS[suite.data.dataset].sha256 is None:  # nobody has looked through people's own data
+        for splits in {network.splits.hash("certificate"): network.splits for network in plan.networks}.values():
+            require_different_images(dataset, splits)
     folder = options.results / suite.suite
     with ExitStack() as stack:
         stack.enter_context(exclusive(options.store / f"{suite.suite}.lock", "Another process is running this suite"))
@@ -152,18 +175,19 @@ def execute(options: argparse.Namespace, console: Console) -> int:
                 for resources in (suite.resources.train, suite.resources.digest):
                     fitted(resources)
 
+        write_plan(plan, options.store, folder)
         run = Run(plan, dataset, options.store, console, start_ray)
         run.train_and_digest()
         run.sweep()
-        results, curves = collect(plan, options.store, run.sources, run.failures)
-        write_table(results, folder / RESULTS_FILE)
-        write_table(curves, folder / CURVES_FILE)
-        with whole_file(folder / "plan.json") as path:
-            files = {name: file_sha256(folder / name) for name in (RESULTS_FILE, CURVES_FILE)}
-            path.write_text(json.dumps({**plan.describe(), "files": files}, indent=1) + "\n", encoding="utf-8")
+        tables = collect(plan, options.store, run.sources, run.failures)
+        tables.write(folder)
+        run.note_looks()
+        write_seal(plan, options.store, folder)
         page = report([folder], folder)
-    show_results(results, console)
-    run.say(f"Written to {folder}: {RESULTS_FILE}, {CURVES_FILE}, {page.name}.")
+    show_results(tables.results, console)
+    for part in plan.certificate_parts:
+        run.say(looks_of(options.store, part).sentence(part))
+    run.say(f"Written to {folder}: {', '.join(TABLE_FILES)}, {page.name}.")
     if run.failures:
         print(f"{len(run.failures)} results failed; the column `error` says why.", file=sys.stderr)
     for trouble in run.troubles:

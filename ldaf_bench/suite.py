@@ -111,9 +111,15 @@ class Certificates(Section):
                 raise ValueError(f"epsilon {epsilon:g} and delta {self.delta:g} add up to 1 or more")
         return self
 
-    def bounds_about(self, classifier: Classifier) -> tuple[Bound, ...]:
-        """The bounds that may be used for such a classifier."""
-        return tuple(BOUNDS[name] for name in self.bound if classifier in BOUNDS[name].about)
+    def bounds_about(self, classifier: Classifier, integrator: str | None = None) -> tuple[Bound, ...]:
+        """The bounds for such a classifier, integrated like this; a mean classifier is not integrated.
+
+        Bounds that count errors go with one draw per datum, all others with integrations of the risk.
+        """
+        about = (BOUNDS[name] for name in self.bound if classifier in BOUNDS[name].about)
+        if integrator is None:
+            return tuple(about)
+        return tuple(bound for bound in about if bound.counts == INTEGRATORS[integrator].counts)
 
 
 class Convergence(Section):

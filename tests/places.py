@@ -21,7 +21,7 @@ SMALL = {
         },
         "deterministic": {},
     },
-    "risks": {"integrator": ["mc", "bonferroni", "qmc", "forward_mc"], "num_points": 16},
+    "risks": {"integrator": ["mc", "bonferroni", "qmc", "forward_mc", "one_draw"], "num_points": 16},
     "certificates": {
         "bound": ["kl", "kl_exact", "lambda", "quad", "classic", "catoni", "test_set", "chernoff"],
         "epsilon": [0.01, 0.05],

@@ -25,8 +25,9 @@ from ldaf_bench.store.posteriors import load_integration
 from ldaf_bench.theory.bounds import BOUNDS
 from ldaf_bench.theory.certificate import Budget, certify
 from ldaf_bench.theory.integrate import INTEGRATORS
-from ldaf_bench.verify.__main__ import read_plan
+from ldaf_bench.verify.__main__ import check_price, read_plan
 from ldaf_bench.verify.checks import VerifyError, check_row
+from ldaf_bench.verify.price import budget_of, recount
 from tests.places import SMALL, Place, steady
 
 
@@ -48,11 +49,14 @@ def test_every_certificate_is_there_and_the_table_is_the_record(finished):
     assert table.schema.equals(schema(record_columns()), check_metadata=False)
     assert finished.table("curves").schema.equals(schema(CURVES), check_metadata=False)
     frame = table.to_pandas()
-    # 2 fitted posteriors × 4 integrations × 6 bounds × 2 ε; 2 unfitted ones with `chernoff` as well; 2 mean classifiers
-    assert len(frame) == 2 * 4 * 6 * 2 + 2 * 4 * 7 * 2 + 2 * 2 * 2
+    # 2 fitted posteriors × 4 integrations × 6 bounds × 2 ε; 2 unfitted ones with `chernoff` as well, and `test_set` on
+    # one draw per datum; 2 mean classifiers
+    assert len(frame) == 2 * 4 * 6 * 2 + 2 * (4 * 7 + 1) * 2 + 2 * 2 * 2
     assert frame["error"].isna().all()
-    assert frame["classifier"].value_counts().to_dict() == {"posterior": 96, "prior": 112, "mean": 8}
-    certified = frame[frame["integrator"].isin(["mc", "bonferroni", "forward_mc"]) | frame["integrator"].isna()]
+    assert frame["classifier"].value_counts().to_dict() == {"posterior": 96, "prior": 116, "mean": 8}
+    certified = frame[
+        frame["integrator"].isin(["mc", "bonferroni", "forward_mc", "one_draw"]) | frame["integrator"].isna()
+    ]
     assert certified["certified"].all()
     assert not frame[frame["integrator"] == "qmc"]["certified"].any()
     assert frame["value"].between(0, 1).all()
@@ -61,10 +65,17 @@ def test_every_certificate_is_there_and_the_table_is_the_record(finished):
     assert (frame["value"] > frame["mean_error"].where(mean, frame["risk"])).all()
     assert (frame["value"] > frame["mean_test_error"].where(mean, frame["test_risk"])).all()
     assert (certified[certified["bound"] == "kl"]["value"] < 0.6).all()
-    # 2 covariances × the events of kl, catoni and (unfitted) chernoff; 4 posteriors × mc and forward_mc
-    assert set(frame[~mean]["num_events"]) == {6}
+    # 2 covariances × the events of kl, catoni, (unfitted) chernoff and test_set; 4 posteriors × mc and forward_mc
+    assert set(frame[~mean]["num_events"]) == {8}
     assert set(frame[~mean]["num_integrations"]) == {8}
     assert set(frame[mean]["num_events"]) == {2}
+    # Nobody may pick for free: what could be picked instead of a draw does not get the draw's δ′. Mean classifiers are
+    # a choice apart, and spend all of it.
+    assert (frame[~mean]["level"] == frame[~mean]["epsilon"]).all()
+    assert (frame[mean]["level"] == frame[mean]["epsilon"] + 0.01).all()
+    assert (frame[certified_rows := frame["certified"]]["total"] == frame[certified_rows]["epsilon"] + 0.01).all()
+    assert frame[~certified_rows]["total"].isna().all()
+    assert frame["mixture"].isna().all()
     kinds = finished.table("curves").to_pandas()
     assert set(kinds["kind"]) == {"training", "fit", "integration"}
 
@@ -88,7 +99,7 @@ def test_the_tables_are_compressed_and_read_by_pandas_polars_and_duckdb(finished
 
 def test_the_certificates_are_verified_from_the_artifacts(finished, capsys):
     assert finished.verify() == 0
-    assert "216 certificates of 16 integrations and 2 networks agree" in capsys.readouterr().out
+    assert "220 certificates of 18 integrations and 2 networks agree" in capsys.readouterr().out
 
 
 def test_a_second_run_makes_nothing_and_starts_no_ray(finished, monkeypatch):
@@ -258,14 +269,15 @@ def test_a_fitted_posterior_is_not_sold_as_the_unfitted_prior(copied, monkeypatc
 
 def test_a_table_that_paid_less_than_its_plan_is_noticed_row_by_row(finished):
     """`check_row` alone, without the table that it could be compared with."""
-    plan = read_plan(finished.results / "small", Path("data"))
+    plan, content = read_plan(finished.results / "small", Path("data"))
     rows = finished.table().to_pylist()
     row = next(row for row in rows if row["integrator"] == "mc" and row["bound"] == "kl")
-    (budget,) = (b for b in plan.budgets(row["classifier"]) if b.epsilon == row["epsilon"])
+    budget = budget_of(row, content["suite"], recount(content["suite"]))
+    assert budget in plan.budgets(row["classifier"], row["integrator"])
     path = finished.store / "integrations" / row["integration"]
     content = json.loads((path / "about.json").read_text())
     integration = load_integration(path, content["source"]).integration
-    check_row(row, integration, budget)
+    check_row(row, [integration], budget, 0.01)
     free = Budget(budget.epsilon, budget.delta)
     kind, risk, num_data = row["classifier"], row["risk_upper"], row["num_certificate"]
     cheaper = float(certify(BOUNDS["kl"], kind, risk, row["kl_divergence"], num_data, free))
@@ -277,12 +289,69 @@ def test_a_table_that_paid_less_than_its_plan_is_noticed_row_by_row(finished):
         ({"risk_upper": lower}, "at the δ′ that the plan pays for"),
         ({"risk_upper": row["risk"]}, "at the δ′ that the plan pays for"),
         ({"certified": False}, "says certified"),
-        ({"delta": 0.0}, "says δ′"),
+        ({"delta": 0.0}, "paid for delta"),
+        ({"level": row["epsilon"] + 0.01}, "paid for level"),
+        ({"total": row["epsilon"]}, "fails with probability"),
         ({"event": "another"}, "another event"),
         ({"bound": "test_set", "event": BOUNDS["test_set"].event}, "is not about a"),
     ):
         with pytest.raises(VerifyError, match=says):
-            check_row({**row, **change}, integration, budget)
+            check_row({**row, **change}, [integration], budget, 0.01)
+
+
+@pytest.mark.parametrize("array", ["rows", "mean"])
+def test_a_digest_that_is_wrong_for_one_datum_in_a_hundred_is_noticed(copied, capsys, array):
+    """Also if it says that it is less exact than it is: `verify` does not ask its error estimate."""
+    (path,) = copied.store.glob(f"digests/*/certificate-*/{array}.npy")
+    values, errors = np.load(path), np.load(path.with_name("error.npy"))
+    chosen = np.random.default_rng(1).permutation(len(values))[: len(values) // 100]
+    values[chosen] *= 1.0005  # too little for the sample that goes through the network again
+    errors[:] = 1.0
+    np.save(path, values)
+    np.save(path.with_name("error.npy"), errors)
+    rewrite(path.with_name("digest.json"), lambda content: None)
+    assert copied.verify() == 1
+    assert f"has a wrong {'G' if array == 'rows' else 'M'}" in capsys.readouterr().err
+
+
+def test_a_network_whose_worker_received_a_certificate_image_is_noticed(copied, capsys):
+    path = next(copied.store.glob("networks/*/network.json"))
+    rewrite(path, lambda content: content["training"]["starts"][0].update(received=["0" * 64]))
+    assert copied.verify() == 1
+    assert "received other data than the prior part" in capsys.readouterr().err
+
+
+def test_a_plan_that_was_written_after_its_results_is_noticed(copied, monkeypatch, capsys):
+    """Results are looked at, the ledger is thrown away, and a cheaper plan is written down as if it had come first."""
+    shutil.rmtree(copied.store / "ledger")
+    shutil.rmtree(copied.results)
+    extended(copied, certificates={"report": "all"})
+    believed(copied, monkeypatch)
+    assert copied.verify() == 1
+    assert "the plan was made after its results" in capsys.readouterr().err
+
+
+def test_a_network_that_is_trained_again_is_another_look(copied, monkeypatch, capsys):
+    capsys.readouterr()
+    believed(copied, monkeypatch)
+    assert "looked at 1 time (1 plans, 2 trained networks" in capsys.readouterr().out
+    for path in copied.store.glob("networks/*"):
+        weights = load_file(path / "weights.safetensors")
+        name = next(name for name in weights if name.endswith("linear.bias"))
+        save_file({**weights, name: weights[name] + 0.01}, path / "weights.safetensors")
+        rewrite(path / "network.json", lambda content: None)
+    believed(copied, monkeypatch)
+    assert "looked at 2 times (1 plans, 4 trained networks" in capsys.readouterr().out
+    assert copied.verify() == 0
+    assert "looked at 2 times" in capsys.readouterr().out
+
+
+def test_a_plan_that_pays_too_little_is_counted_again_by_other_code(finished, monkeypatch):
+    plan, content = read_plan(finished.results / "small", Path("data"))
+    check_price(plan, content)
+    content["budget"]["paid"]["stochastic"]["num_events"] -= 1
+    with pytest.raises(VerifyError, match="events and integrations, but there are"):
+        check_price(plan, content)
 
 
 def test_an_edited_plan_is_noticed(copied, capsys):
@@ -291,13 +360,14 @@ def test_an_edited_plan_is_noticed(copied, capsys):
     content["suite"]["certificates"]["report"] = "all"
     path.write_text(json.dumps(content))
     assert copied.verify() == 1
-    assert "not the plan" in capsys.readouterr().err
+    assert "was changed" in capsys.readouterr().err
 
 
 def test_what_is_deleted_or_damaged_is_made_again_and_nothing_else(copied, monkeypatch):
     monkeypatch.setattr("ldaf_bench.run.report", lambda _, folder: folder)  # it reads the tables only, and takes long
     expected = {name: steady(copied.table(name)) for name in ("results", "curves")}
     kinds = one_of_each(copied)
+    kinds = {kind: path for kind, path in kinds.items() if kind[0] != "ledger"}
     assert {kind for kind, _ in kinds} == {"networks", "digests", "posteriors", "integrations", "convergence"}
     for number, ((kind, name), path) in enumerate(kinds.items()):
         before = copied.files()
@@ -385,10 +455,20 @@ def test_new_certificates_cost_no_integration_and_no_ray(copied, monkeypatch, ce
     monkeypatch.setattr("ldaf_bench.run.report", lambda _, folder: folder)
     extended(copied, certificates=certificates)
     assert copied.run() == 0
-    assert copied.files() == before
+    made = {name.split("/")[0] for name in copied.files().keys() - before.keys()}
+    assert made == {"ledger"}  # another look
+    assert {name: when for name, when in copied.files().items() if name in before} == before
     frame = copied.table().to_pandas()
     wanted = certificates.get("epsilon", [0.01, 0.05])
     assert set(frame["epsilon"]) == set(wanted if isinstance(wanted, list) else [wanted])
     paid = set(frame[frame["integrator"].notna()]["num_events"])
-    assert paid == ({1} if certificates.get("report") == "all" else {6} if "bound" not in certificates else {2})
+    # kl on 2 priors, and test_set on their draws
+    assert paid == ({1} if certificates.get("report") == "all" else {8} if "bound" not in certificates else {4})
+    if certificates.get("report") == "all":
+        # Nothing is selected, so everything has the same total: what leaves nothing to chance spends δ′ on its bound.
+        free = frame["certified"] & frame["delta"].eq(0)
+        assert (frame[free]["level"] == frame[free]["epsilon"] + 0.01).all()
+        assert frame[frame["bound"] == "test_set"]["mixture"].isna().all()
+        others = frame[frame["bound"] != "test_set"]
+        assert np.allclose(others["mixture"], others["value"], rtol=0, atol=1e-12)  # one seed: the same classifier
     assert copied.verify() == 0

@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol, Self
 
@@ -191,6 +191,49 @@ class Seen:
         if hash_indices(self.dataset, indices) != self.hash:
             raise LeakError("The prior's record of the points that it saw contradicts its hash; train it again.")
         return indices
+
+
+def received_hash(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> str:
+    """SHA-256 of images and labels as a training worker received them."""
+    digest = hashlib.sha256(np.ascontiguousarray(images).tobytes())
+    digest.update(np.ascontiguousarray(labels, "<i8").tobytes())
+    return digest.hexdigest()
+
+
+class Images(Protocol):
+    """What a check of contents needs of a data set."""
+
+    @property
+    def images(self) -> NDArray[np.uint8]:
+        """(N, channels, height, width)."""
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """(N,)."""
+
+
+def require_received(starts: Sequence[Mapping[str, Any]], dataset: Images, splits: Splits) -> None:
+    """A `LeakError` unless every training worker received the prior part and nothing else, by its own hash."""
+    expected = received_hash(dataset.images[splits.prior], dataset.labels[splits.prior])
+    for number, start in enumerate(starts, 1):
+        if set(start["received"]) != {expected}:
+            raise LeakError(
+                f"A worker of start {number} of the training received other data than the prior part; train it again."
+            )
+
+
+def require_different_images(dataset: Images, splits: Splits) -> None:
+    """A `LeakError` if the same image is in two parts: disjoint by number is not disjoint by content."""
+    owner: dict[bytes, tuple[str, int]] = {}
+    for part in PARTS:
+        for index in getattr(splits, part):
+            key = hashlib.sha256(dataset.images[index].tobytes()).digest()
+            other, first = owner.setdefault(key, (part, int(index)))
+            if other != part:
+                raise LeakError(
+                    f"Images {first} and {index} of the data are the same, but one is in the {other} part and one in "
+                    f"the {part} part: remove one of them."
+                )
 
 
 def require_unseen(seen: Seen, splits: Splits) -> None:

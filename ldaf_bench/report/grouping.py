@@ -178,13 +178,18 @@ def summarize(
     """Mean and sd of several columns over seeds, as in `over_seeds`, and the number of seeds.
 
     `by` and SETTING stand beside the means. Two different outcomes of one seed are no sample: they are never averaged,
-    and give two lines.
+    and give two lines. In place of a mean of certificates stands the certificate of the mixture over seeds, which is
+    valid at one ε + δ′, wherever there is one.
     """
     keys, names = list(dict.fromkeys([*SETTING, *by])), list(columns)
-    known = rows[[*keys, *SEEDS, *names]].astype(dict.fromkeys(names, float)).drop_duplicates()
+    mixed = ["mixture"] if "value" in names else []
+    known = rows[[*keys, *SEEDS, *names, *mixed]].astype(dict.fromkeys([*names, *mixed], float)).drop_duplicates()
     known = known.assign(_outcome=known.groupby([*keys, *SEEDS], dropna=False, sort=False).cumcount())
     groups = known.groupby([*keys, "_outcome"], dropna=False, sort=False)
     mean, sd, counts = groups[names].mean(), groups[names].std(), groups.size()
+    for name in mixed:
+        shared = groups[name].first()
+        mean["value"] = shared.where(shared.notna() & counts.gt(1), mean["value"])
     return mean.reset_index().drop(columns="_outcome"), sd.reset_index(drop=True), counts.reset_index(drop=True)
 
 

@@ -8,7 +8,6 @@ import pandas as pd
 
 from ldaf_bench.report.grouping import axes, done, failed, is_mean, settings
 from ldaf_bench.report.names import heading, is_missing, label, percent, setting
-from ldaf_bench.results.record import METHODS  # type: ignore[attr-defined]
 
 PAY = "certificates.report: best"
 """The line of a suite that pays for a choice."""
@@ -46,7 +45,7 @@ def best_certificate(frame: pd.DataFrame) -> pd.Series:
     lost = failed(frame)
     lost = lost[is_mean(lost).eq(about_mean.all())]
     # What failed could have been picked too, by any of the bounds.
-    once = rows.drop_duplicates(["event", "posterior", "network", "method"])
+    once = rows.drop_duplicates(["event", "bound", "prior", "integration"])
     pairs = {*zip(once["event"], _priors(once), strict=True)}
     pairs |= {(event, prior) for event in rows["event"].unique() for prior in _priors(lost)}
     _refuse_unpaid(len(pairs), rows["num_events"].min(), "events", "ε")
@@ -58,23 +57,9 @@ def best_certificate(frame: pd.DataFrame) -> pd.Series:
     return rows.sort_values(["value", "integration", "bound"], kind="stable").iloc[0]
 
 
-def _priors(rows: pd.DataFrame) -> list[tuple[Any, ...]]:
-    """What tells the prior (or the fixed classifier) of each row from others."""
-    return [_prior(row) for row in rows.to_dict("records")]
-
-
-def _prior(row: dict[Any, Any]) -> tuple[Any, ...]:
-    """Network, seed and all axes of the method that are no axes of the fit.
-
-    The posterior itself if the method is unknown here, which can only count too many.
-    """
-    if not row["posterior"]:
-        return row["network"], row["method"]
-    if row["method"] not in METHODS:
-        return (row["posterior"],)
-    method = METHODS[row["method"]]
-    own = (row[name] for spec in (method.digest_axes, method.prior_axes) for name in spec.model_fields)
-    return (row["network"], row["method"], row["seed"], *(None if is_missing(value) else value for value in own))
+def _priors(rows: pd.DataFrame) -> list[str]:
+    """The prior of each row, or its fixed classifier."""
+    return rows["prior"].where(rows["prior"].fillna("").ne(""), rows["integration"]).tolist()
 
 
 def _refuse_unpaid(compared: int, paid: Any, what: str, level: str) -> None:

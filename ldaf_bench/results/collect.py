@@ -6,7 +6,7 @@ this. Bounds are evaluated for many integrations at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,11 +33,27 @@ from ldaf_bench.store.posteriors import (
     posterior_path,
     search_path,
 )
-from ldaf_bench.theory.bounds import Classifier
-from ldaf_bench.theory.certificate import certify, risk_to_certify
-from ldaf_bench.theory.integrate import INTEGRATORS
+from ldaf_bench.theory.bounds import Bound, Classifier
+from ldaf_bench.theory.certificate import Budget, certify, risk_to_certify
+from ldaf_bench.theory.integrate import INTEGRATORS, Integration
 
-RESULTS_FILE, CURVES_FILE = "results.parquet", "curves.parquet"
+
+class Tables(NamedTuple):
+    """What a run writes, each as `<name>.parquet`."""
+
+    results: pa.Table
+    curves: pa.Table
+
+    def write(self, folder: Path) -> list[str]:
+        """Each as one Parquet file, whole or not at all; returns their names."""
+        for name, rows in self._asdict().items():
+            with whole_file(folder / f"{name}.parquet") as temporary:
+                pq.write_table(rows, temporary, compression="zstd")
+        return TABLE_FILES
+
+
+TABLE_FILES = [f"{name}.parquet" for name in Tables._fields]
+RESULTS_FILE = TABLE_FILES[0]
 
 
 class Sources(NamedTuple):
@@ -64,19 +80,32 @@ class Certifiable(NamedTuple):
     """All that certificates of one classifier need, and the columns that its rows share."""
 
     classifier: Classifier
-    risks: tuple[float, ...]
-    """What enters the bound, for each of the plan's budgets."""
+    integrator: str | None
+    """None for a mean classifier."""
+    risk: float
+    """What enters the bound; budgets differ in ε only, so that one value serves them all."""
     kl: float
     num_data: int
     certified: bool
-    costs_delta: bool
     columns: Mapping[str, Any]
+    integration: Integration | None = None
+    """What the risks come from, if anything was integrated."""
+    mixed: bool = False
+    """Whether it is a mixture over seeds, which has no number of errors."""
+
+    @property
+    def setting(self) -> tuple[Any, ...]:
+        """What it shares with the same classifier of another seed."""
+        return self.columns["setting"], self.integrator, self.columns.get("num_points"), self.num_data
+
+    def bounds(self, plan: Plan) -> tuple[Bound, ...]:
+        """The plan's bounds for it."""
+        every = plan.bounds(self.classifier, self.integrator)
+        return tuple(bound for bound in every if not (self.mixed and bound.counts))
 
 
-def collect(
-    plan: Plan, store: Path, sources: Mapping[DigestOf, Sources], failures: Mapping[str, str]
-) -> tuple[pa.Table, pa.Table]:
-    """Both tables, in the plan's order. `failures` says of an integration or a mean classifier why it is not there."""
+def collect(plan: Plan, store: Path, sources: Mapping[DigestOf, Sources], failures: Mapping[str, str]) -> Tables:
+    """All tables, in the plan's order. `failures` says of an integration or a mean classifier why it is not there."""
     posteriors = Posteriors(store, sources)
     wanted = wanted_integrations(plan, store)
     rows: list[Mapping[str, Any]] = []
@@ -86,22 +115,18 @@ def collect(
         if digest.mean in failures:
             rows.append({**base, "error": failures[digest.mean]})
         else:
-            found.append(_mean(plan, sources[digest], {**base, **posteriors.measured[digest]}))
+            found.append(_mean(sources[digest], {**base, **posteriors.measured[digest]}))
     for planned in wanted:
         base = _identity(plan, planned.posterior.digest, planned.posterior, planned)
         if planned.identity in failures:
             rows.append({**base, "error": failures[planned.identity]})
         else:
             found.append(_integrated(plan, planned, store, posteriors, base))
-    results = table(record_columns(), [*_certificates(plan, found), *rows])
     kept = dict.fromkeys(planned.posterior for planned in wanted)
-    return results, table(CURVES, _curves(plan, kept, store, posteriors))
-
-
-def write_table(rows: pa.Table, path: Path) -> None:
-    """As one Parquet file, whole or not at all."""
-    with whole_file(path) as temporary:
-        pq.write_table(rows, temporary, compression="zstd")
+    return Tables(
+        table(record_columns(), [*certificates(plan, found), *rows]),
+        table(CURVES, _curves(plan, kept, store, posteriors)),
+    )
 
 
 def wanted_integrations(plan: Plan, store: Path) -> tuple[PlannedIntegration, ...]:
@@ -131,33 +156,77 @@ class Posteriors:
         return self._read[planned.identity]
 
 
-def _certificates(plan: Plan, found: list[Certifiable]) -> Iterator[dict[str, Any]]:
-    """One row for each classifier, ε and bound; each bound is evaluated once for all classifiers alike."""
-    groups: dict[tuple[Classifier, int], list[int]] = {}
+def certificates(plan: Plan, found: Sequence[Certifiable]) -> Iterator[dict[str, Any]]:
+    """One row for each classifier, ε and bound, each with the certificate of its mixture over seeds."""
+    values, asked = _values(plan, found), plan.suite.certificates
+    groups = _seeds(found) if asked.report == "all" else {}
+    mixed = _values(plan, [_mixture(plan, members) for members in groups.values()])
+    place = {setting: number for number, setting in enumerate(groups)}
     for number, one in enumerate(found):
-        groups.setdefault((one.classifier, one.num_data), []).append(number)
-    values: dict[tuple[int, int, str], float] = {}
-    for (kind, num_data), members in groups.items():
-        kls = torch.tensor([found[number].kl for number in members], dtype=torch.float64)
-        for level, budget in enumerate(plan.budgets(kind)):
-            risks = torch.tensor([found[number].risks[level] for number in members], dtype=torch.float64)
-            for bound in plan.bounds(kind):
-                certified = certify(bound, kind, risks, kls, num_data, budget).tolist()
-                values |= {(n, level, bound.name): v for n, v in zip(members, certified, strict=True)}
-    for number, one in enumerate(found):
-        for level, budget in enumerate(plan.budgets(one.classifier)):
-            for bound in plan.bounds(one.classifier):
+        for level, budget in enumerate(plan.budgets(one.classifier, one.integrator)):
+            for bound in one.bounds(plan):
                 yield {
                     **one.columns,
                     "bound": bound.name,
                     "event": bound.event,
-                    "epsilon": budget.epsilon,
-                    "delta": budget.delta if one.costs_delta else 0.0,
+                    "epsilon": asked.epsilon[level],
+                    "level": budget.epsilon,
+                    "delta": budget.delta,
+                    "total": asked.epsilon[level] + asked.delta if one.certified else None,
                     "num_events": budget.num_events,
                     "num_integrations": budget.num_integrations,
                     "value": values[number, level, bound.name],
+                    "mixture": mixed.get((place.get(one.setting, -1), level, bound.name)),
                     "certified": one.certified,
                 }
+
+
+def _values(plan: Plan, found: Sequence[Certifiable]) -> dict[tuple[int, int, str], float]:
+    """All certificates by (classifier, ε, bound); each bound is evaluated once for all classifiers alike."""
+    groups: dict[tuple[Classifier, int, Bound, Budget, int], list[int]] = {}
+    for number, one in enumerate(found):
+        for level, budget in enumerate(plan.budgets(one.classifier, one.integrator)):
+            for bound in one.bounds(plan):
+                groups.setdefault((one.classifier, one.num_data, bound, budget, level), []).append(number)
+    values: dict[tuple[int, int, str], float] = {}
+    for (kind, num_data, bound, budget, level), members in groups.items():
+        kls = torch.tensor([found[number].kl for number in members], dtype=torch.float64)
+        risks = torch.tensor([found[number].risk for number in members], dtype=torch.float64)
+        certified = certify(bound, kind, risks, kls, num_data, budget).tolist()
+        values |= {(n, level, bound.name): v for n, v in zip(members, certified, strict=True)}
+    return values
+
+
+def _seeds(found: Sequence[Certifiable]) -> dict[tuple[Any, ...], list[Certifiable]]:
+    """Classifiers that differ in their seed only."""
+    groups: dict[tuple[Any, ...], list[Certifiable]] = {}
+    for one in found:
+        groups.setdefault(one.setting, []).append(one)
+    return groups
+
+
+def _mixture(plan: Plan, members: Sequence[Certifiable]) -> Certifiable:
+    r"""The uniform mixture over seeds: draw a seed, then a classifier.
+
+    The mean of S certificates is a statement at S(ε + δ′). The mixture's is one at ε + δ′: its prior draws the seed
+    uniformly, so that KL is the mean KL and the risk the mean risk; and the draws of all seeds are independent, so that
+    one δ′ covers their mean. With `report: best` all certificates hold at once, and their mean needs no mixture.
+    """
+    first, size = members[0], len(members)
+    kl, risk = (sum(values) / size for values in zip(*((one.kl, one.risk) for one in members), strict=True))
+    integrations = [one.integration for one in members if one.integration is not None]
+    if first.integrator is not None:
+        delta = plan.budgets(first.classifier, first.integrator)[0].delta_each
+        risk = risk_to_certify(INTEGRATORS[first.integrator], pool(integrations), delta)
+    return first._replace(risk=risk, kl=kl, mixed=True)
+
+
+def pool(integrations: Sequence[Integration]) -> Integration:
+    """The integrations of several seeds as one: the draws are independent over seeds too."""
+    per_datum = torch.cat([one.per_datum for one in integrations])
+    draws = [one.draws for one in integrations if one.draws is not None]
+    together = torch.cat(draws) if len(draws) == len(integrations) else None
+    return Integration(per_datum, together, None, sum(one.num_evaluations for one in integrations))
 
 
 def _identity(
@@ -173,6 +242,7 @@ def _identity(
         "setting": _setting(network, digest, posterior),
         "integration": digest.mean if integration is None else integration.identity,
         "posterior": None if posterior is None else posterior.identity,
+        "prior": None if posterior is None else posterior.prior_identity,
         "network": network.identity,
         "method": digest.method,
         "dataset": config.dataset,
@@ -221,12 +291,11 @@ def mean_mistakes(digested: Digested) -> torch.Tensor | None:
     return None if logits is None else logits(digested.tensors).argmax(1) != digested.labels
 
 
-def _mean(plan: Plan, sources: Sources, base: Mapping[str, Any]) -> Certifiable:
+def _mean(sources: Sources, base: Mapping[str, Any]) -> Certifiable:
     """The mean classifier, which is fixed before the certificate part is seen: its errors are what is integrated."""
     record = sources.network.record
     columns = {**base, **_provenance(record["versions"], record["finished"])}
-    risks = (float(base["mean_error"]),) * len(plan.budgets("mean"))
-    return Certifiable("mean", risks, 0.0, len(sources.certificate.labels), True, False, columns)
+    return Certifiable("mean", None, float(base["mean_error"]), 0.0, len(sources.certificate.labels), True, columns)
 
 
 def _integrated(
@@ -238,8 +307,7 @@ def _integrated(
     if record["posterior"] != posterior.hash:
         raise ArtifactError(f"Integration {planned.identity} is of another posterior: run the suite again.")
     entry, kind = INTEGRATORS[planned.integrator], planned.posterior.classifier
-    # Budgets differ in ε only, so one upper end serves them all.
-    upper = risk_to_certify(entry, integration, plan.budgets(kind)[0].delta_each)
+    upper = risk_to_certify(entry, integration, plan.budgets(kind, planned.integrator)[0].delta_each)
     columns = {
         **base,
         **posterior.about,
@@ -253,9 +321,8 @@ def _integrated(
         **record["about"],
         **_provenance(record["provenance"], record["finished"]),
     }
-    risks = (upper,) * len(plan.budgets(kind))
     num_data, kl = len(integration.per_datum), float(posterior.about["kl_divergence"])
-    return Certifiable(kind, risks, kl, num_data, entry.certifies, entry.costs_delta, columns)
+    return Certifiable(kind, planned.integrator, upper, kl, num_data, entry.certifies, columns, integration)
 
 
 def _provenance(versions: Mapping[str, str], finished: str) -> dict[str, Any]:

@@ -36,6 +36,7 @@ IDENTITY = (
     Column("setting", str, "hash of all that determines the classifier but its seed: what may be averaged over seeds"),
     Column("integration", str, "hash of all that determines the integration, or the mean classifier"),
     Column("posterior", str, "hash of all that determines the posterior; null for a mean classifier"),
+    Column("prior", str, "hash of all that determines the prior; null for a mean classifier"),
     Column("network", str, "hash of all that determines the network"),
     Column("dataset", str, "entry of DATASETS", "data set", names=lambda: tuple(DATASETS)),
     Column("num_classes", int, "c", "c"),
@@ -91,12 +92,18 @@ CERTIFICATE = (
     Column(
         "epsilon", float, "ε: how often the bounds may fail", "ε", axis="certificates.epsilon", prefer="smallest"
     ),
+    Column("level", float, "what the bound spends, before it is divided by K: ε, or ε + δ′ where δ′ is not needed"),
     Column("delta", float, "δ′: how often the integrations may fail; 0 where none is left to chance", "δ′"),
+    Column("total", float, "ε + δ′: how often the certificate may fail; null if nothing is certified", "total"),
     Column("num_events", int, "K: events among which the best may be picked; the bound is evaluated at ε/K", "K"),
     Column(
         "num_integrations", int, "J: integrations among which the best may be picked; each is charged at δ′/J", "J"
     ),
     Column("value", float, "the certificate: the true risk is at most this; 1 at most", "certificate", PERCENT),
+    Column(
+        "mixture", float, "certificate of the uniform mixture over this setting's seeds, valid at the same total; null "
+        "if the bound has none, or if the best result may be picked", unit=PERCENT,
+    ),
     Column("certified", bool, "whether it rests on a guaranteed integration"),
 )  # fmt: skip
 COST = (

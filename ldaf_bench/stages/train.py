@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ldaf_bench.artifacts import exclusive
 from ldaf_bench.data.augment import Batches, check_batches
 from ldaf_bench.data.dataset import Dataset, Summary
-from ldaf_bench.data.splits import Splits
+from ldaf_bench.data.splits import Splits, received_hash, require_received
 from ldaf_bench.models.backbones import BACKBONES
 from ldaf_bench.models.network import NetworkConfig, build
 from ldaf_bench.models.training import DivergenceError, Epoch, Training
@@ -72,6 +72,7 @@ def train_as(job: dict[str, Any], worker: int, num_workers: int, device: torch.d
     torch.backends.cudnn.deterministic = True
     # Copied, because arrays in the object store are read-only, which torch does not know of.
     images, labels = (torch.from_numpy(np.array(ray.get(job[key]))) for key in ("images", "labels"))
+    received = received_hash(images.numpy(), labels.numpy())
     channels, height, width = images.shape[1:]
     model = build(config, (channels, height, width), job["num_classes"])
     model.prepare(images)
@@ -89,7 +90,8 @@ def train_as(job: dict[str, Any], worker: int, num_workers: int, device: torch.d
         starts = state["starts"]
     agree_on(training.step, num_workers)
     gpus = ray.get_runtime_context().get_accelerator_ids()["GPU"]
-    starts.append({"step": training.step, "workers": num_workers, "device": device.type, "gpus_of_worker_0": len(gpus)})
+    start = {"step": training.step, "workers": num_workers, "device": device.type, "gpus_of_worker_0": len(gpus)}
+    starts.append({**start, "received": gathered(received, num_workers)})
 
     last_checkpoint = last_word = time.monotonic()
 
@@ -111,6 +113,15 @@ def train_as(job: dict[str, Any], worker: int, num_workers: int, device: torch.d
         # Not raised: Ray would start again from the last checkpoint, only to come here again.
         if worker == 0:
             ray.get(job["board"].post.remote({"diverged": str(error)}))
+
+
+def gathered(received: str, num_workers: int) -> list[str]:
+    """The hashes of what every worker received."""
+    if num_workers == 1:
+        return [received]
+    hashes: list[str] = [""] * num_workers
+    dist.all_gather_object(hashes, received)
+    return hashes
 
 
 def agree_on(step: int, num_workers: int) -> None:
@@ -178,6 +189,7 @@ def train(config: NetworkConfig, dataset: Dataset, store: Path, resources: Resou
             check(config, dataset.summary, resources.workers)
             resources = fitted(resources)
             tensors, state = _train_on_ray(config, dataset, splits, run, resources, console)
+            require_received(state["starts"], dataset, splits)
             save_network(store, config, dataset, *_outcome(tensors, state, resources))
         shutil.rmtree(run, ignore_errors=True)
 

@@ -187,6 +187,9 @@ class Bound:
     event: str
     """What may fail with probability ε. Bounds that follow from one event hold together and are paid for once; each
     event is counted once per prior (or per fixed classifier)."""
+    counts: bool = False
+    """Whether it counts errors: it needs a 0 or 1 for every datum, from a mean classifier or from one draw per datum. A
+    mixture over seeds has no such count."""
 
     def __call__(self, risk: Number, kl: Number, num_data: int, epsilon: float) -> Tensor:
         return self.value(risk, kl, num_data, epsilon)
@@ -203,8 +206,8 @@ LAMBDA = Bound("lambda", lambda_bound, STOCHASTIC, _KL_EVENT)
 QUAD = Bound("quad", quad_bound, STOCHASTIC, _KL_EVENT)
 CLASSIC = Bound("classic", classic_bound, STOCHASTIC, _KL_EVENT)
 CATONI = Bound("catoni", catoni_bound, STOCHASTIC, _GRID_EVENT)
-# For the mean classifier Clopper–Pearson is never above Chernoff, so that one event covers both.
-TEST_SET = Bound("test_set", test_set_bound, frozenset({"mean"}), _TAIL_EVENT)
+# For the same errors Clopper–Pearson is never above Chernoff, so that one event covers both.
+TEST_SET = Bound("test_set", test_set_bound, frozenset({"prior", "mean"}), _TAIL_EVENT, counts=True)
 CHERNOFF = Bound("chernoff", chernoff_bound, frozenset({"prior", "mean"}), _TAIL_EVENT)
 
 BOUNDS: dict[str, Bound] = {

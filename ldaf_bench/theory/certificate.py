@@ -24,7 +24,7 @@ class Budget:
     epsilon: float
     """ε, for the bounds."""
     delta: float
-    """δ′, for the integrations."""
+    """δ′, for the integrations; 0 where nothing is left to chance."""
     num_events: int = 1
     """K: the events that could be picked among, fixed before anything runs. A bound's event counts once per prior."""
     num_integrations: int = 1
@@ -33,11 +33,16 @@ class Budget:
 
     def __post_init__(self) -> None:
         require_fraction("epsilon", self.epsilon)
-        require_fraction("delta", self.delta)
+        require(0 <= self.delta < 1, "delta", "in the interval [0, 1)", self.delta)
         require_count("num_events", self.num_events)
         require_count("num_integrations", self.num_integrations)
         total = self.epsilon + self.delta
         require(total < 1, "epsilon + delta", "below 1", total)
+
+    @property
+    def total(self) -> float:
+        """ε + δ′: how often anything that rests on this budget may fail."""
+        return self.epsilon + self.delta
 
     @property
     def epsilon_each(self) -> float:

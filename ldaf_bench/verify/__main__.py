@@ -26,16 +26,10 @@ from ldaf_bench.data.dataset import DataError, Dataset
 from ldaf_bench.data.datasets import load, summarize
 from ldaf_bench.messages import printable, say
 from ldaf_bench.pipeline import digests_of
-from ldaf_bench.plan import DigestOf, Plan, PlannedIntegration, make_plan
-from ldaf_bench.results.collect import (
-    CURVES_FILE,
-    RESULTS_FILE,
-    Posteriors,
-    Sources,
-    collect,
-    wanted_integrations,
-)
+from ldaf_bench.plan import PLAN_FILE, SEAL_FILE, DigestOf, Plan, PlannedIntegration, make_plan
+from ldaf_bench.results.collect import TABLE_FILES, Posteriors, Sources, Tables, collect, wanted_integrations
 from ldaf_bench.store.digests import digest_key, digest_path, load_digest
+from ldaf_bench.store.ledger import looks_of, planned_when, read_ledger
 from ldaf_bench.store.networks import load_network, network_path
 from ldaf_bench.store.posteriors import integration_path, load_integration
 from ldaf_bench.suite import Suite, SuiteError
@@ -44,37 +38,69 @@ from ldaf_bench.verify.checks import (
     VerifyError,
     check_digest,
     check_integration,
+    check_mixture,
     check_network,
     check_posterior,
     check_row,
     estimate_risk,
     without_twin,
 )
+from ldaf_bench.verify.price import Price, budget_of, recount
 
 
-def read_plan(folder: Path, root: Path) -> Plan:
-    """The plan, made again from the suite that was run; it must be the same."""
+def read_plan(folder: Path, root: Path) -> tuple[Plan, dict[str, Any]]:
+    """The plan, made again from the suite that was run, and plan.json; they must be the same."""
     try:
-        content = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+        content = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
         plan = make_plan(Suite.model_validate(content["suite"]), summarize(content["suite"]["data"]["dataset"], root))
+        seal = json.loads((folder / SEAL_FILE).read_text(encoding="utf-8"))
+        files = dict(seal["files"])
     except (OSError, ValueError, KeyError, TypeError, ValidationError, SuiteError) as error:
         raise VerifyError(
-            f"{folder / 'plan.json'} is not a plan ({error}): name a folder like results/digits."
+            f"{folder} does not hold a plan and its seal ({error}): name a folder like results/digits."
         ) from error
-    for name in (RESULTS_FILE, CURVES_FILE):
-        if not (folder / name).is_file() or file_sha256(folder / name) != content.get("files", {}).get(name):
+    for name in (PLAN_FILE, *TABLE_FILES):
+        if not (folder / name).is_file() or file_sha256(folder / name) != files.get(name):
             raise VerifyError(f"{folder / name} is missing or was changed: run the suite again.")
-    if plan.describe() != {key: value for key, value in content.items() if key != "files"}:
-        raise VerifyError(f"{folder / 'plan.json'} is not the plan that its suite makes.")
-    return plan
+    if plan.describe() != {key: value for key, value in content.items() if key != "planned"}:
+        raise VerifyError(f"{folder / PLAN_FILE} is not the plan that its suite makes.")
+    return plan, content
 
 
-def read_rows(folder: Path) -> list[dict[str, Any]]:
-    """All rows of results.parquet."""
+def check_price(plan: Plan, content: Mapping[str, Any]) -> Price:
+    """K and J, counted by other code."""
+    price = recount(content["suite"])
+    if plan.suite.certificates.report == "best":
+        paid = content["budget"]["paid"]
+        said = (paid["mean"]["num_events"], paid["stochastic"]["num_events"], paid["stochastic"]["num_integrations"])
+        if said != (price.mean_events, price.stochastic_events, max(1, price.integrations)):
+            raise VerifyError(f"The plan pays for {said} events and integrations, but there are {tuple(price)}.")
+    return price
+
+
+def check_ledger(plan: Plan, content: Mapping[str, Any], store: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """plan.json was written down before the results; results that are older belong to an earlier look."""
+    for part in plan.certificate_parts:
+        when = planned_when(store, part, plan.identity)
+        if when is None or content.get("planned", {}).get(part) != when:
+            raise VerifyError(f"The ledger of {store} does not know this plan, or knows it from another time.")
+        first = min(str(entry.get("planned") or entry["collected"]) for entry in read_ledger(store, part))
+        for row in rows:
+            if row["certificate_hash"] == part and row["integrator"] is not None and row["error"] is None:
+                finished = row["finished"].isoformat(timespec="microseconds")
+                if finished < first:
+                    raise VerifyError(
+                        f"Integration {row['integration']} was finished before any plan was written down: the plan was "
+                        "made after its results."
+                    )
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """All rows of a table."""
     try:
-        return list(pq.read_table(folder / RESULTS_FILE).to_pylist())
+        return list(pq.read_table(path).to_pylist())
     except (OSError, pa.ArrowException) as error:
-        raise VerifyError(f"{folder / RESULTS_FILE} cannot be read ({error}): run the suite again.") from error
+        raise VerifyError(f"{path} cannot be read ({error}): run the suite again.") from error
 
 
 def read_sources(
@@ -85,7 +111,7 @@ def read_sources(
     for planned in digests:
         network = load_network(network_path(store, planned.network))
         splits = plan.network[planned.network].splits
-        check_network(plan.network[planned.network], network)
+        check_network(plan.network[planned.network], network, dataset)
         parts = []
         for part, at_most in digests_of(plan, planned):
             key = digest_key(network, splits, planned.method, planned.spec, part, at_most)
@@ -127,9 +153,9 @@ def _untimed(table: pa.Table) -> pa.Table:
     return table
 
 
-def check_tables(folder: Path, results: pa.Table, curves: pa.Table) -> None:
+def check_tables(folder: Path, tables: Tables) -> None:
     """The Parquet files hold what the artifacts say, row by row, but for times."""
-    for name, expected in ((RESULTS_FILE, results), (CURVES_FILE, curves)):
+    for name, expected in zip(TABLE_FILES, tables, strict=True):
         try:
             stored = pq.read_table(folder / name)
         except (OSError, pa.ArrowException) as error:
@@ -142,27 +168,46 @@ def check_tables(folder: Path, results: pa.Table, curves: pa.Table) -> None:
                 raise VerifyError(f"{folder / name}: the column {column} is not what the artifacts say.")
 
 
+SAME_SETTING = ("setting", "integrator", "num_points", "num_certificate", "bound", "epsilon")
+"""Columns in which the rows of a mixture's seeds agree."""
+
+
+def check_certificates(
+    rows: Sequence[Mapping[str, Any]], content: Mapping[str, Any], price: Price, integrations: Mapping[str, Integration]
+) -> None:
+    """Every certificate, and those of mixtures over seeds."""
+    suite, members = content["suite"], dict[tuple[Any, ...], list[Mapping[str, Any]]]()
+    asked = suite["certificates"]
+    for row in rows:
+        if row["epsilon"] not in asked["epsilon"]:
+            raise VerifyError(f"A row is at ε = {row['epsilon']}, which is not in the plan.")
+        own = [integrations[row["integration"]]] if row["integrator"] is not None else []
+        check_row(row, own, budget_of(row, suite, price), asked["delta"])
+        members.setdefault(tuple(row[column] for column in SAME_SETTING), []).append(row)
+    for seeds in members.values():
+        own = [integrations[row["integration"]] for row in seeds if row["integrator"] is not None]
+        check_mixture(seeds, own, budget_of(seeds[0], suite, price), asked["report"])
+
+
 def verify(folder: Path, store: Path, root: Path) -> str:
     """Check everything; returns a sentence about what was checked."""
-    plan = read_plan(folder, root)
+    plan, content = read_plan(folder, root)
+    price = check_price(plan, content)
     try:
         dataset = load(plan.summary.name, root)
     except DataError:
         dataset = None
-    rows = read_rows(folder)
+    rows = read_rows(folder / TABLE_FILES[0])
+    check_ledger(plan, content, store, rows)
     failures = {row["integration"]: row["error"] for row in rows if row["error"] is not None}
     wanted = [planned for planned in wanted_integrations(plan, store) if planned.identity not in failures]
     means = [digest for digest in plan.means if digest.mean not in failures]
     digests = list(dict.fromkeys([*means, *(planned.posterior.digest for planned in wanted)]))
     sources = read_sources(digests, plan, store, dataset)
-    check_tables(folder, *collect(plan, store, sources, failures))
+    check_tables(folder, collect(plan, store, sources, failures))
     integrations = check_integrations(wanted, store, sources)
     certificates = [row for row in rows if row["error"] is None]
-    for row in certificates:
-        budgets = {budget.epsilon: budget for budget in plan.budgets(row["classifier"])}
-        if row["epsilon"] not in budgets:
-            raise VerifyError(f"{folder / RESULTS_FILE} has a row at ε = {row['epsilon']}, which is not in the plan.")
-        check_row(row, integrations.get(row["integration"]), budgets[row["epsilon"]])
+    check_certificates(certificates, content, price, integrations)
     networks = {digest.network for digest in digests}
     sentence = f"{len(certificates)} certificates of {len(wanted)} integrations and {len(networks)} networks agree."
     sentence += " (Figures, tables and page are drawn from these and were not looked at.)"
@@ -172,6 +217,8 @@ def verify(folder: Path, store: Path, root: Path) -> str:
         sentence += f" {len(failures)} results failed and claim nothing."
     if dataset is None:
         sentence += " The data are not here, so labels and networks were not checked."
+    for part in plan.certificate_parts:
+        sentence += f" {looks_of(store, part).sentence(part)}"
     return sentence
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from ldaf_bench.data.dataset import Dataset
-from ldaf_bench.data.splits import require_unseen
+from ldaf_bench.data.splits import require_received, require_unseen
 from ldaf_bench.methods.method import Distribution
 from ldaf_bench.models.heads import Flow
 from ldaf_bench.models.network import Network
@@ -20,11 +20,11 @@ from ldaf_bench.stages.digest import digest_images
 from ldaf_bench.stages.fit import integrate_posterior, make_prior, problem_of, reported_risks
 from ldaf_bench.store.digests import Digested
 from ldaf_bench.store.posteriors import Posterior
-from ldaf_bench.theory.bounds import BOUNDS
+from ldaf_bench.theory.bounds import BOUNDS, Bound
 from ldaf_bench.theory.certificate import Budget
 from ldaf_bench.theory.flows import forward
 from ldaf_bench.theory.gaussian import Dense, DiagonalRankOne
-from ldaf_bench.theory.integrate import INTEGRATORS, Integration, accurate_risk
+from ldaf_bench.theory.integrate import INTEGRATORS, Integration, Integrator, accurate_risk
 from ldaf_bench.theory.integrate.bonferroni import BONFERRONI
 from ldaf_bench.verify import dense
 from ldaf_bench.verify.twins import BOUND_TWINS, upper_of_draws
@@ -33,6 +33,15 @@ NETWORK_SAMPLE = 512
 """Data of every digest that go through the network again."""
 DENSE_SAMPLE = 8
 """Data of every digest that are computed again by dense matrix exponentials."""
+ACTION_SAMPLE = {"certificate": 459}
+"""Data of a digest that are computed again by the exponential's action: if 1 % of the certificate part are wrong, at
+least one is among these with a probability of 99 %, because 0.99^459 < 0.01."""
+OTHER_SAMPLE = 64
+"""The same for parts that no certificate rests on."""
+FLOW_ERROR = 1e-4
+"""How far (M, G) in float32 may be from float64, relative to a datum's largest entry; more by its Krylov tolerance."""
+SAMPLED_DRAWS = 100_000
+"""Draws of the start, over all data, that the risk of a posterior is compared with."""
 
 
 class VerifyError(Exception):
@@ -44,9 +53,11 @@ def _require(condition: bool, sentence: str) -> None:
         raise VerifyError(sentence)
 
 
-def check_network(planned: PlannedNetwork, network: Network) -> None:
-    """The network is the planned one, and saw no certificate and no test point."""
+def check_network(planned: PlannedNetwork, network: Network, dataset: Dataset | None) -> None:
+    """The network is the planned one, saw no certificate and no test point, and its workers got the prior part."""
     require_unseen(network.seen, planned.splits)
+    if dataset is not None:
+        require_received(network.record["training"]["starts"], dataset, planned.splits)
     name = f"Network {network.identity}"
     same = np.array_equal(network.seen.indices(), planned.splits.prior)
     _require(same, f"{name} saw other points than were planned.")
@@ -75,29 +86,33 @@ def check_digest(planned: DigestOf, network: Network, digested: Digested, datase
             _require_close(f"{name} has {tensor} that are not the network's", again[tensor],
                            digested.tensors[tensor][some], 1e-3)  # fmt: skip
     if isinstance(model.head, Flow):
-        _check_flow(name, model.head, digested, chance)
+        tolerance = getattr(planned.digest_spec, "tolerance", None) or 0.0
+        _check_flow(name, model.head, digested, chance, FLOW_ERROR + 10 * tolerance)
 
 
-def _check_flow(name: str, head: Flow, digested: Digested, chance: np.random.Generator) -> None:
-    """M of all data by the flow in float64, and (M, G) of some by dense exponentials."""
+def _check_flow(name: str, head: Flow, digested: Digested, chance: np.random.Generator, allowed: float) -> None:
+    """M of all data by the flow in float64; (M, G) of many by the exponential's action, of a few by dense exponentials.
+
+    What is allowed is said here; the digest's own error estimate is not asked.
+    """
     parameter, spec, tensors = head.parameter.detach().double(), head.spec, digested.tensors
-    if not {"mean", "rows", "error", "features"} <= tensors.keys():
+    if not {"mean", "rows", "features"} <= tensors.keys():
         return
     means = [forward(spec.flow, parameter, part.double(), spec.horizon) for part in tensors["features"].split(256)]
-    _require_within(f"{name} has a wrong M", torch.cat(means), tensors["mean"], tensors["error"])
-    some = chance.permutation(len(digested.labels))[:DENSE_SAMPLE]
-    features = tensors["features"][some].double().numpy()
-    mean, rows = dense.pushforward(spec.flow, parameter.numpy(), features, spec.horizon)
-    for what, exact, stored in (("M", mean, tensors["mean"]), ("G", rows, tensors["rows"])):
-        sentence = f"{name} has a wrong {what}, by dense exponentials"
-        _require_within(sentence, torch.from_numpy(exact), stored[some], tensors["error"][some])
+    _require_within(f"{name} has a wrong M", torch.cat(means), tensors["mean"], allowed)
+    many = ACTION_SAMPLE.get(digested.record["part"], OTHER_SAMPLE)
+    for twin, size in ((dense.pushforward_by_action, many), (dense.pushforward, DENSE_SAMPLE)):
+        some = chance.permutation(len(digested.labels))[:size]
+        features = tensors["features"][some].double().numpy()
+        mean, rows = twin(spec.flow, parameter.numpy(), features, spec.horizon)
+        for what, exact, stored in (("M", mean, tensors["mean"]), ("G", rows, tensors["rows"])):
+            _require_within(f"{name} has a wrong {what}", torch.from_numpy(exact), stored[some], allowed)
 
 
-def _require_within(sentence: str, exact: torch.Tensor, stored: torch.Tensor, error: torch.Tensor) -> None:
-    """Every datum is right within a few times its own error estimate."""
+def _require_within(sentence: str, exact: torch.Tensor, stored: torch.Tensor, allowed: float) -> None:
+    """Every datum is right, relative to its largest entry."""
     exact, stored = exact.flatten(1), stored.flatten(1)
-    gap = (exact - stored).abs().amax(1)
-    allowed = 2 * error + 1e-6 * exact.abs().amax(1).clamp_min(1)
+    gap = (exact - stored).abs().amax(1) / exact.abs().amax(1).clamp_min(1)
     _require(bool((gap <= allowed).all()), f"{sentence}: it differs by {float(gap.max()):.1e}.")
 
 
@@ -137,9 +152,23 @@ def check_posterior(planned: PlannedPosterior, posterior: Posterior, sources: So
 
 
 def estimate_risk(planned: PlannedPosterior, posterior: Posterior, sources: Sources) -> float:
-    """An accurate estimate of the risk on the certificate part, at points that nothing else uses."""
+    """An accurate estimate of the risk on the certificate part, at points that nothing else uses.
+
+    Where there is a dense twin, plain Monte Carlo in all coordinates of the start has to agree with it.
+    """
     certificate = sources.certificate.data(sources.network)
-    return accurate_risk(problem_of(planned, posterior.distribution, certificate), num_points=1024, seed=-7)
+    estimate = accurate_risk(problem_of(planned, posterior.distribution, certificate), num_points=1024, seed=-7)
+    tensors, distribution = certificate.digest, posterior.distribution
+    if isinstance(distribution, DiagonalRankOne | Dense) and {"mean", "rows"} <= tensors.keys():
+        parts = (tensors["mean"], tensors["rows"], distribution.factor())
+        mean, rows, factor = (part.double().numpy() for part in parts)
+        num_draws = -(-SAMPLED_DRAWS // len(mean))
+        twin = dense.sampled_risk(mean, rows, factor, certificate.labels.numpy(), num_draws, 7)
+        draws = len(mean) * num_draws
+        noise = 6 * math.sqrt(max(estimate * (1 - estimate), 1 / draws) / draws) + 1e-5
+        sentence = f"Posterior {planned.identity}: its risk is {twin:.6f} by drawing the start, not {estimate:.6f}."
+        _require(abs(twin - estimate) <= noise, sentence)
+    return estimate
 
 
 def check_integration(
@@ -186,40 +215,73 @@ def check_integration(
         )
 
 
-def check_row(row: Mapping[str, Any], integration: Integration | None, budget: Budget) -> None:
-    """One certificate: what it paid, the risk that it rests on, and the bound, by twins of both."""
-    name = f"Integration {row['integration']}, bound {row['bound']}"
-    for column in ("num_events", "num_integrations", "epsilon"):
-        paid, asked = row[column], getattr(budget, column)
+def check_row(row: Mapping[str, Any], integrations: Sequence[Integration], budget: Budget, delta: float) -> None:
+    """One certificate: what it paid, the risk that it rests on, and the bound, by twins of both.
+
+    `integrations` holds its own, or is empty for a mean classifier; `delta` is the suite's δ′.
+    """
+    name = _name(row)
+    for column, asked in (
+        ("num_events", budget.num_events), ("num_integrations", budget.num_integrations), ("level", budget.epsilon),
+        ("delta", budget.delta),
+    ):  # fmt: skip
+        paid = row[column]
         _require(paid == asked, f"{name} paid for {column} = {paid}, but the plan says {asked}.")
-    bound = BOUNDS[row["bound"]]
+    bound, certified = BOUNDS[row["bound"]], True
     _require(row["event"] == bound.event, f"{name} rests on another event than it says.")
     _require(row["classifier"] in bound.about, f"{name} is not about a {row['classifier']}.")
-    if integration is None:
-        risk, kl, certified = row["mean_error"], 0.0, True
-        delta = 0.0
-    else:
+    risk, kl = row["mean_error"], 0.0
+    if integrations:
         entry, kl = INTEGRATORS[row["integrator"]], row["kl_divergence"]
-        certified, delta = entry.certifies, budget.delta if entry.costs_delta else 0.0
-        risk = row["risk_upper"] if certified else row["risk"]
+        certified, risk = entry.certifies, row["risk"]
+        _require(entry.counts == bound.counts, f"{name} does not go with {entry.name}.")
         if certified:
-            _check_upper(name, row, integration, budget)
+            risk, said = _upper(entry, integrations, budget), row["risk_upper"]
+            sentence = f"{name}: the risk's guarantee is {risk:.7f}, not {said}, at the δ′ that the plan pays for."
+            _require(said is not None and abs(risk - said) <= 1e-7, sentence)
     _require(row["certified"] == certified, f"{name} says certified = {row['certified']}, which is not so.")
-    _require(row["delta"] == delta, f"{name} says δ′ = {row['delta']}, but it is {delta}.")
+    total = row["epsilon"] + delta if certified else None
+    _require(row["total"] == total, f"{name} says that it fails with probability {row['total']}, not {total}.")
+    _check_value(name, row["value"], bound, risk, kl, row["num_certificate"], budget)
+
+
+def check_mixture(
+    seeds: Sequence[Mapping[str, Any]], integrations: Sequence[Integration], budget: Budget, report: str
+) -> None:
+    """The certificate of the mixture over the seeds of one setting: mean KL, and the risk of all draws together."""
+    first, size = seeds[0], len(seeds)
+    name, bound = f"The mixture of {_name(first)}", BOUNDS[first["bound"]]
+    said = {row["mixture"] for row in seeds}
+    if report != "all" or bound.counts:
+        _require(said == {None}, f"{name} has a value, but there is none.")
+        return
+    _require(len(said) == 1 and None not in said, f"{name} is not the same for all seeds.")
+    risk = sum(row["mean_error"] or 0.0 for row in seeds) / size
+    kl = sum(row["kl_divergence"] or 0.0 for row in seeds) / size
+    if integrations:
+        entry = INTEGRATORS[first["integrator"]]
+        risk = sum(row["risk"] for row in seeds) / size
+        risk = _upper(entry, integrations, budget) if entry.certifies else risk
+    _check_value(name, first["mixture"], bound, risk, kl, first["num_certificate"], budget)
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"Integration {row['integration']}, bound {row['bound']}"
+
+
+def _check_value(name: str, said: float, bound: Bound, risk: float, kl: float, num_data: int, budget: Budget) -> None:
     twin = BOUND_TWINS.get(bound) or (lambda *numbers: float(bound(*numbers)))
-    value = min(1.0, twin(risk, kl, row["num_certificate"], row["epsilon"] / budget.num_events))
-    _require(abs(value - row["value"]) <= 1e-7, f"{name}: the bound is {value:.9g}, not {row['value']:.9g}.")
+    value = min(1.0, twin(risk, kl, num_data, budget.epsilon / budget.num_events))
+    _require(abs(value - said) <= 1e-7, f"{name}: the bound is {value:.9g}, not {said:.9g}.")
 
 
-def _check_upper(name: str, row: Mapping[str, Any], integration: Integration, budget: Budget) -> None:
-    """The guaranteed risk follows from hits and draws, at the confidence that the plan pays for."""
-    assert integration.draws is not None
-    values, draws = integration.per_datum.numpy(), integration.draws.numpy()
-    upper = upper_of_draws(values, draws, budget.delta_each)
-    _require(
-        abs(upper - row["risk_upper"]) <= 1e-7,
-        f"{name}: the risk's guarantee is {upper:.7f}, not {row['risk_upper']:.7f}, at the δ′ that the plan pays for.",
-    )
+def _upper(entry: Integrator, integrations: Sequence[Integration], budget: Budget) -> float:
+    """The guaranteed risk from hits and draws, at the confidence that the plan pays for; of all seeds together."""
+    values = np.concatenate([one.per_datum.numpy() for one in integrations])
+    if entry.counts:
+        return float(values.mean())
+    draws = np.concatenate([one.draws.numpy() for one in integrations if one.draws is not None])
+    return upper_of_draws(values, draws, budget.delta_each)
 
 
 def without_twin(bounds: set[str]) -> list[str]:

@@ -13,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import ray
 import torch
@@ -20,6 +21,7 @@ import yaml
 from rich.console import Console
 
 from ldaf_bench.artifacts import ArtifactError, exclusive
+from ldaf_bench.data.splits import LeakError, received_hash
 from ldaf_bench.models.heads import LinearHead
 from ldaf_bench.models.training import DivergenceError
 from ldaf_bench.resources import Resources
@@ -38,6 +40,8 @@ ONE = Resources(cpus_per_worker=1, checkpoint_seconds=0.3)
 TWO = Resources(workers=2, cpus_per_worker=1, checkpoint_seconds=0.3)
 AT_EVERY_STEP = {"checkpoint_seconds": 0}
 """A checkpoint after every step: what is killed is far from its end."""
+GPUS = 0 if torch.cuda.is_available() else 1
+"""Imaginary ones: enough to see where workers are placed. Real ones would compute other bits."""
 PATIENCE = 300
 
 
@@ -159,10 +163,11 @@ def test_a_driver_that_dies_between_training_and_saving_trains_no_second_time(cl
     with monkeypatch.context() as patch:
         patch.setattr(stage, "save_network", die)
         with pytest.raises(KeyError, match="killed"):
-            train_on(tmp_path)
+            train_on(tmp_path, resources=ONE.model_copy(update={"gpus_per_worker": GPUS}))
     network = train_on(tmp_path)
     # The second time, the last step was done already: no worker got as far as a checkpoint that says that it started.
-    assert starts_of(network) == [0]
+    (start,) = network.record["training"]["starts"]
+    assert (start["step"], start["workers"], start["gpus_of_worker_0"]) == (0, 1, GPUS)
     assert no_leftovers(tmp_path)
 
 
@@ -185,6 +190,24 @@ def test_one_worker_on_ray_is_the_plain_loop_and_a_damaged_network_is_trained_ag
     again = run.sources().network
     assert "It was set aside" in run.output.getvalue()
     assert equal(again.weights, one.weights)
+
+
+def test_a_network_whose_worker_received_other_data_than_the_prior_part_is_not_stored(cluster, tmp_path, monkeypatch):
+    dataset, _ = digits_splits()
+
+    def leaking(value):
+        """One certificate point more than there should be."""
+        extra = dataset.images if value.ndim == 4 else dataset.labels
+        return put(np.concatenate([value, extra[digits_splits()[1].certificate[:1]]]))
+
+    put = ray.put
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.ray, "put", leaking)
+        with pytest.raises(LeakError, match="received other data than the prior part"):
+            train_on(tmp_path)
+    assert not network_path(tmp_path, identity_of(CONFIG)).exists()
+    # As the sentence says, it can be trained again.
+    assert starts_of(train_on(tmp_path)) == [0]
 
 
 def test_divergence_ends_the_run_with_a_sentence_and_leaves_nothing(cluster, tmp_path):
@@ -261,16 +284,15 @@ def test_a_network_is_trained_by_one_process_at_a_time(cluster, tmp_path):
 
 @pytest.fixture(scope="module")
 def undisturbed(cluster, tmp_path_factory):
-    """A run on two workers that nothing happened to. Where there are no GPUs, it is placed on imaginary ones."""
-    gpus = 0 if torch.cuda.is_available() else 1
-    resources = TWO.model_copy(update={"gpus_per_worker": gpus})
-    return train_on(tmp_path_factory.mktemp("undisturbed"), LONG, resources)
+    """A run on two workers that nothing happened to."""
+    return train_on(tmp_path_factory.mktemp("undisturbed"), LONG, TWO.model_copy(update={"gpus_per_worker": GPUS}))
 
 
 def test_workers_are_placed_on_gpus_and_train_without_cuda_where_there_is_none(undisturbed, plain):
     (start,) = undisturbed.record["training"]["starts"]
-    gpus = 0 if torch.cuda.is_available() else 1
-    assert (start["step"], start["workers"], start["device"], start["gpus_of_worker_0"]) == (0, 2, "cpu", gpus)
+    assert (start["step"], start["workers"], start["device"], start["gpus_of_worker_0"]) == (0, 2, "cpu", GPUS)
+    dataset, splits = digits_splits()
+    assert start["received"] == [received_hash(dataset.images[splits.prior], dataset.labels[splits.prior])] * 2
     # Each worker normalizes its own part of a batch.
     assert not equal(undisturbed.weights, plain)
 

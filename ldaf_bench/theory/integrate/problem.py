@@ -129,6 +129,9 @@ class Integrator:
     """Whether the guarantee may fail, and so costs δ′."""
     sobol: bool = False
     """Whether its points are Sobol points, whose number must be a power of 2."""
+    counts: bool = False
+    """Whether it is one draw per datum: the errors of a randomized classifier, for bounds that count errors and for no
+    others. Its draws belong to the event of the bound, so it costs no δ′."""
     least_points: int = 1
     """The smallest number of points; 0: it uses none."""
 

@@ -177,6 +177,20 @@ def upper_of_draws(integration: Integration, delta: float) -> float:
     return min(upper, 1.0)
 
 
+def one_draw(problem: Problem, *, num_points: int, seed: int) -> Integration:
+    """One draw of the randomized classifier for every datum: its errors are i.i.d. Bernoulli(R). [Langford05]"""
+    assert problem.draw is not None
+    return forward_mc(problem, num_points=1, seed=named_seed("one_draw", seed))
+
+
+def share_of_errors(integration: Integration, delta: float) -> float:
+    """The share of errors itself: what a bound that counts errors takes."""
+    return float(integration.value)
+
+
+ONE_DRAW = Integrator(
+    "one_draw", one_draw, needs="draws", upper=share_of_errors, chance=False, counts=True, least_points=0
+)
 MC = Integrator("mc", mc, needs="gaussian", upper=upper_of_draws)
 FORWARD_MC = Integrator("forward_mc", forward_mc, needs="draws", upper=upper_of_draws)
 QMC = Integrator("qmc", qmc, needs="gaussian", sobol=True)

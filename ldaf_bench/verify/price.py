@@ -1,0 +1,84 @@
+"""What a suite has to pay, counted once more from the suite's own text, by other code than `plan`'s."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ldaf_bench.methods import METHODS
+from ldaf_bench.theory.bounds import BOUNDS
+from ldaf_bench.theory.certificate import Budget
+from ldaf_bench.theory.integrate import INTEGRATORS
+
+
+class Price(NamedTuple):
+    """Events and integrations that could be picked among."""
+
+    mean_events: int
+    stochastic_events: int
+    integrations: int
+    """By chance."""
+
+
+def _points(spec: Any, axes: Mapping[str, list[Any]]) -> Iterator[str]:
+    """Every point of a section as text, without what has no effect; repeated ones included."""
+    names = list(spec.model_fields)
+    for values in itertools.product(*(axes[name] for name in names)):
+        point = dict(zip(names, values, strict=True))
+        silent = spec(**point).unused()
+        yield json.dumps([[name, value] for name, value in point.items() if name not in silent])
+
+
+def recount(suite: Mapping[str, Any]) -> Price:
+    """K of mean and of stochastic classifiers, and J, from a suite as plan.json has it."""
+    asked, risks = suite["certificates"], suite["risks"]
+    networks = list(
+        itertools.product(suite["data"]["certificate"], suite["networks"]["backbone"], suite["networks"]["seed"])
+    )
+    mean, stochastic, by_chance = set(), set(), set()
+    for name, axes in suite["methods"].items():
+        method = METHODS[name]
+        heads = set(_points(method.head, axes))
+        digests = set(_points(method.digest_axes, axes))
+        for network, head in itertools.product(networks, heads):
+            if method.logits is not None:
+                events = {BOUNDS[bound].event for bound in asked["bound"] if "mean" in BOUNDS[bound].about}
+                mean |= {(event, name, network, head) for event in events}
+        if method.prior is None:
+            continue
+        priors = set(_points(method.prior_axes, axes))
+        fits = {point: json.loads(point) for point in _points(method.fit_axes, axes)}
+        for network, head, digest, prior in itertools.product(networks, heads, digests, priors):
+            for point, fit in fits.items():
+                kind = "prior" if ["objective", "unfitted"] in fit else "posterior"
+                for integrator in risks["integrator"]:
+                    entry = INTEGRATORS[integrator]
+                    fitting = [
+                        BOUNDS[bound]
+                        for bound in asked["bound"]
+                        if kind in BOUNDS[bound].about and BOUNDS[bound].counts == entry.counts
+                    ]
+                    if not fitting or entry.needs not in method.offers:
+                        continue
+                    key = (name, network, head, digest, prior)
+                    stochastic |= {(bound.event, bound.counts, key) for bound in fitting}
+                    if entry.costs_delta:
+                        points = risks["num_points"] if entry.least_points else [0]
+                        by_chance |= {(key, point, integrator, count) for count in points}
+    return Price(max(1, len(mean)), max(1, len(stochastic)), len(by_chance))
+
+
+def budget_of(row: Mapping[str, Any], suite: Mapping[str, Any], price: Price) -> Budget:
+    """What a row has to have paid: K and J, and whether its bound may spend δ′ too."""
+    asked, epsilon = suite["certificates"], row["epsilon"]
+    best, mean = asked["report"] == "best", row["classifier"] == "mean"
+    entry = None if mean else INTEGRATORS[row["integrator"]]
+    spends = entry is not None and entry.costs_delta
+    certified = entry is None or entry.certifies
+    beside_chance = best and not mean and price.integrations > 0
+    level = epsilon + asked["delta"] if certified and not spends and not beside_chance else epsilon
+    events = (price.mean_events if mean else price.stochastic_events) if best else 1
+    integrations = max(1, price.integrations) if best and not mean else 1
+    return Budget(level, asked["delta"] if spends else 0.0, events, integrations)

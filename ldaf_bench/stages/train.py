@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ldaf_bench.artifacts import exclusive
 from ldaf_bench.data.augment import Batches, check_batches
 from ldaf_bench.data.dataset import Dataset, Summary
-from ldaf_bench.data.splits import Splits, received_hash, require_received
+from ldaf_bench.data.splits import LeakError, Splits, received_hash, require_received
 from ldaf_bench.models.backbones import BACKBONES
 from ldaf_bench.models.network import NetworkConfig, build
 from ldaf_bench.models.training import DivergenceError, Epoch, Training
@@ -189,7 +189,11 @@ def train(config: NetworkConfig, dataset: Dataset, store: Path, resources: Resou
             check(config, dataset.summary, resources.workers)
             resources = fitted(resources)
             tensors, state = _train_on_ray(config, dataset, splits, run, resources, console)
-            require_received(state["starts"], dataset, splits)
+            try:
+                require_received(state["starts"], dataset, splits)
+            except LeakError:
+                shutil.rmtree(run, ignore_errors=True)  # or the next start would load it again
+                raise
             save_network(store, config, dataset, *_outcome(tensors, state, resources))
         shutil.rmtree(run, ignore_errors=True)
 

@@ -90,6 +90,7 @@ def results(
             posterior = {
                 "setting": name(shared["setting"], covariance, scale, fit), "covariance": covariance, "scale": scale,
                 "posterior": name(plan, network, covariance, scale, fit), "classifier": "posterior",
+                "prior": name(network, covariance, scale),
                 "objective": "cross_entropy", "fit_points": fit, "optimizer": "adam", "fit_epochs": 5,
                 "lam": 0.4 + 0.1 * rng.random(), "kl_divergence": kl, "alternations": 4, "converged": True,
                 "fit_seconds": 0.5 + fit / 1024 + 0.1 * rng.random(),
@@ -145,7 +146,8 @@ def failure(suite="digits", error="OutOfMemoryError: nothing left", **more):
     """A failed integration: its identity, its error, and nulls."""
     identity = {"suite": suite, "plan": name("plan", suite, "tiny"), "setting": name(suite, "setting"),
                 "integration": name(suite, error), "posterior": name(suite, "dense"), "classifier": "posterior",
-                "network": name("tiny", "digits", "daf", 0, 2000, []), "objective": "cross_entropy",
+                "prior": name(suite, "dense prior"), "objective": "cross_entropy",
+                "network": name("tiny", "digits", "daf", 0, 2000, []),
                 "dataset": "digits", "method": "ldaf", "backbone": "tinynet", "flow": "daf", "covariance": "dense",
                 "scale": 0.1, "seed": 0, "finished": START, "error": error}  # fmt: skip
     return identity | more

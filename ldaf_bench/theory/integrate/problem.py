@@ -124,7 +124,8 @@ class Integrator:
     needs: Need
     """What it asks of a problem."""
     upper: Callable[[Integration, float], float] | None = None
-    """(integration, δ′) → r⁺ with risk ≤ r⁺ except with probability δ′; None: an estimate, which certifies nothing."""
+    """(integration, δ′) → r⁺ with risk ≤ r⁺ except with probability δ′; None: an estimate, which certifies nothing. An
+    integrator that `counts` gives its share of errors, whose chance is in the bound's event."""
     chance: bool = True
     """Whether the guarantee may fail, and so costs δ′."""
     sobol: bool = False
@@ -133,7 +134,7 @@ class Integrator:
     """Whether it is one draw per datum: the errors of a randomized classifier, for bounds that count errors and for no
     others. Its draws belong to the event of the bound, so it costs no δ′."""
     least_points: int = 1
-    """The smallest number of points; 0: it uses none."""
+    """The smallest number of points; 0: the suite's number of points does not concern it."""
 
     @property
     def certifies(self) -> bool:

@@ -19,6 +19,7 @@ from ldaf_bench.data.splits import (
     SplitError,
     Splits,
     hash_indices,
+    require_different_images,
     require_unseen,
     split,
 )
@@ -242,3 +243,17 @@ def test_all_errors_are_data_errors():
     assert issubclass(LeakError, DataError)
     assert issubclass(SplitError, DataError)
     assert issubclass(SplitError, ValueError)
+
+
+def test_the_same_image_in_two_parts_is_refused_and_twice_in_one_part_is_not():
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (60, 1, 4, 4), dtype=np.uint8)
+    data = Dataset("folder", images, generator.integers(0, 2, 60), 0, ("a", "b"))
+    splits = split(data, seed=0, certificate=0.5)
+    require_different_images(data, splits)
+    twice = images.copy()
+    twice[splits.prior[1]] = twice[splits.prior[0]]
+    require_different_images(Dataset("folder", twice, data.labels, 0, ("a", "b")), splits)
+    twice[splits.certificate[3]] = twice[splits.prior[0]]
+    with pytest.raises(LeakError, match="are the same, but one is in the prior part and one in the certificate part"):
+        require_different_images(Dataset("folder", twice, data.labels, 0, ("a", "b")), splits)

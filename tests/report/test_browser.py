@@ -1,5 +1,6 @@
 """The page in a real browser: Debian's chromium, driven by playwright. Skipped where either is missing."""
 
+import os
 import shutil
 
 import pytest
@@ -8,6 +9,8 @@ from ldaf_bench.report.figures import FIGURES
 
 BINARY = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 if BINARY is None:
+    if os.environ.get("LDAF_BENCH_REQUIRE_BROWSER"):
+        raise RuntimeError("There is no Chromium, but the browser tests are required here: `apt-get install chromium`.")
     pytest.skip("no chromium on this machine: `apt-get install chromium` to test the page", allow_module_level=True)
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: `pip install playwright`")
 

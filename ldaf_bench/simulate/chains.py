@@ -80,7 +80,7 @@ class Chain:
                     name = f"{bound.name} / {integrator.name}"
                     if "posterior" in bound.about:
                         outcome[name] = value_of(bound, risk, kl, num_data) < truth
-                    elif "prior" in bound.about:
+                    elif "prior" in bound.about and (integrator.counts or not bound.counts):
                         value = certify(bound, "prior", unfitted, 0.0, num_data, BUDGET)
                         outcome[f"{name}, unfitted"] = float(value) < prior_truth
         guess = prior.pushed.mean.argmax(-1)

@@ -121,7 +121,7 @@ ROOMS = {
         "theory", "messages", "artifacts", "data", "models", "methods", "store", "suite", "plan", "stages", "results",
         "pipeline",
     },
-    "simulate": {"theory"},
+    "simulate": {"theory", "data", "methods", "suite", "plan", "results", "report", "verify"},
     "selfcheck": {"theory"},
     "speed": {
         "theory", "artifacts", "resources", "data", "models", "methods", "store", "suite", "plan", "stages",

@@ -34,8 +34,6 @@ from ldaf_bench.store.posteriors import (
     posterior_path,
     search_path,
 )
-from ldaf_bench.theory.certificate import risk_to_certify
-from ldaf_bench.theory.integrate import INTEGRATORS
 
 
 class Tables(NamedTuple):
@@ -205,8 +203,6 @@ def _integrated(
     integration, record = load_integration(integration_path(store, planned.identity), posteriors.content[digest])
     if record["posterior"] != posterior.hash:
         raise ArtifactError(f"Integration {planned.identity} is of another posterior: run the suite again.")
-    entry, kind = INTEGRATORS[planned.integrator], planned.posterior.classifier
-    upper = risk_to_certify(entry, integration, plan.budgets(kind, planned.integrator)[0].delta_each)
     columns = {
         **base,
         **posterior.about,
@@ -215,13 +211,13 @@ def _integrated(
         "num_points": planned.num_points or None,
         "num_evaluations": integration.num_evaluations,
         "risk": float(integration.value),
-        "risk_upper": upper if entry.certifies else None,
         "integration_error": integration.standard_error,
         **record["about"],
         **_provenance(record["provenance"], record["finished"]),
     }
-    num_data, kl = len(integration.per_datum), float(posterior.about["kl_divergence"])
-    return Certifiable(kind, planned.integrator, upper, kl, num_data, entry.certifies, columns, integration)
+    kl = float(posterior.about["kl_divergence"])
+    found = Certifiable.of(plan, planned.posterior.classifier, planned.integrator, integration, kl, columns)
+    return found._replace(columns={**columns, "risk_upper": found.risk if found.certified else None})
 
 
 def _provenance(versions: Mapping[str, str], finished: str) -> dict[str, Any]:

@@ -1,184 +1,179 @@
-"""Ways to a certificate, honest or with one of the classic mistakes."""
+"""Ways to a claim, honest or with one mistake. A mistake changes the plan, what is certified, or what is claimed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Decimal
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
-from ldaf_bench.simulate.world import (
-    BUDGET,
-    CLASSES,
-    COORDINATES,
-    INPUTS,
-    NODES,
-    Data,
-    Prior,
-    World,
-    gibbs_risk,
-    make_world,
-    select,
-    train_prior,
-    true_risk,
-    value_of,
+from ldaf_bench.plan import Plan
+from ldaf_bench.report.names import percent
+from ldaf_bench.results.certificates import Certifiable, certificates
+from ldaf_bench.simulate.scenarios import (
+    CHOICE,
+    EVERYTHING,
+    FEW_SEEDS,
+    FIXED,
+    LARGE,
+    MANY_SEEDS,
+    NOISE,
+    ONE_POINT,
+    Scenario,
 )
-from ldaf_bench.theory.bounds import BOUNDS, KL
-from ldaf_bench.theory.certificate import Budget, certify
-from ldaf_bench.theory.covariances import initial_covariance
-from ldaf_bench.theory.flows import initial_parameter
-from ldaf_bench.theory.gaussian import Gaussian
-from ldaf_bench.theory.integrate import INTEGRATORS
-from ldaf_bench.theory.integrate.bonferroni import BONFERRONI, hunter_worsley
+from ldaf_bench.theory.certificate import risk_to_certify
 from ldaf_bench.theory.integrate.sampling import MC, QMC
-from ldaf_bench.theory.logits import problem
-from ldaf_bench.theory.posterior import FitSettings, fit
-from ldaf_bench.theory.pushforward import push
-from ldaf_bench.theory.seeds import named_generator
 
-Outcome = dict[str, bool]
-"""For each certificate of a repeat, whether it failed: was below the true risk."""
+Row = Mapping[str, Any]
+
+
+class Claim(NamedTuple):
+    """Something that is claimed, and whether it turned out wrong."""
+
+    name: str
+    failed: bool
+
+
+def every_row(rows: Sequence[Row]) -> Iterator[Claim]:
+    """Each certificate by itself."""
+    for row in rows:
+        about = "mean classifier" if row["integrator"] is None else row["integrator"]
+        unfitted = ", unfitted" if row["classifier"] == "prior" else ""
+        yield Claim(f"{row['bound']} / {about}{unfitted}", row["value"] < row["truth"])
+
+
+def _by_bound(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    return {name: [row for row in rows if row["bound"] == name] for name in dict.fromkeys(row["bound"] for row in rows)}
+
+
+def the_best(rows: Sequence[Row]) -> Iterator[Claim]:
+    """The smallest certificate of each bound, as if it were the only one."""
+    for bound, own in _by_bound(rows).items():
+        best = min(own, key=lambda row: row["value"])
+        yield Claim(f"{bound}, the best of {len(own)}", best["value"] < best["truth"])
+
+
+def together(rows: Sequence[Row]) -> Iterator[Claim]:
+    """All certificates of a bound at once, as their mean claims them."""
+    for bound, own in _by_bound(rows).items():
+        yield Claim(f"{bound}, all {len(own)} at once", any(row["value"] < row["truth"] for row in own))
+
+
+def mixtures(rows: Sequence[Row]) -> Iterator[Claim]:
+    """The mixture over seeds."""
+    for bound, own in _by_bound(rows).items():
+        truth = sum(row["truth"] for row in own) / len(own)
+        yield Claim(f"{bound}, mixture of {len(own)}", own[0]["mixture"] < truth)
+
+
+def printed(rows: Sequence[Row]) -> Iterator[Claim]:
+    """What the report prints."""
+    for row in rows:
+        yield Claim(f"{row['bound']}, as printed", float(percent(row["value"], up=True)) < 100 * row["truth"])
+
+
+def printed_down(rows: Sequence[Row]) -> Iterator[Claim]:
+    """The same with the last digits cut off."""
+    for row in rows:
+        shown = Decimal(100 * row["value"]).quantize(Decimal("0.01"), ROUND_FLOOR)
+        yield Claim(f"{row['bound']}, cut off", float(shown) < 100 * row["truth"])
+
+
+def asks(**changes: Any) -> Callable[[Plan], Plan]:
+    """A plan with other words in the suite's section `certificates`."""
+
+    def change(plan: Plan) -> Plan:
+        section = plan.suite.certificates.model_copy(update=changes)
+        return dataclasses.replace(plan, suite=plan.suite.model_copy(update={"certificates": section}))
+
+    return change
+
+
+def _counted_as_fresh(one: Certifiable) -> Certifiable:
+    """A point that all data share, counted as a draw of its own for each of them."""
+    assert one.integration is not None
+    draws = torch.ones(one.num_data, dtype=torch.int64)
+    risk = risk_to_certify(MC, one.integration._replace(draws=draws), ONE_POINT.delta)
+    return one._replace(risk=risk, certified=True)
 
 
 @dataclass(frozen=True)
 class Chain:
-    """One way to a certificate, honest or with a mistake."""
+    """One way to a claim."""
 
-    world: World
-    num_prior: int = 150
-    num_certificate: int = 60
-    scale: float = 0.3
-    train_steps: int = 15
-    fit_points: int = 64
+    about: str
+    scenario: Scenario
+    claims: Callable[[Sequence[Row]], Iterator[Claim]] = every_row
+    plan: Callable[[Plan], Plan] = lambda plan: plan
+    found: Callable[[Certifiable], Certifiable] = lambda one: one
+    keep: Callable[[Certifiable], bool] = lambda one: True
     leak: bool = False
-    """The prior is trained on the certificate set."""
-    claimed_points: int | None = None
-    """A wrong m, larger than the certificate set."""
+    honest: bool = True
+    share: float = 1.0
+    """Of the repeats that are asked for; a mistake that fails often is caught by fewer."""
 
-    def prepare(self, seed: int) -> tuple[Data, Prior, Gaussian, float]:
-        """Certificate set, prior, fitted posterior and its KL divergence, of one repeat."""
-        generator = named_generator("simulate", "data", seed)
-        prior_data = self.world.draw(self.num_prior, generator)
-        data = self.world.draw(self.num_certificate, generator)
-        prior = train_prior(self.world, data if self.leak else prior_data, self.scale, self.train_steps, seed)
-        settings = FitSettings(num_points=self.fit_points, max_alternations=2, epsilon=BUDGET.epsilon, seed=seed)
-        posterior = fit(select(prior.pushed, data), data.labels, prior.gaussian, settings)
-        return data, prior, posterior.gaussian, posterior.kl
+    def run(self, seed: int) -> list[Claim]:
+        """One data set."""
+        found = self.scenario.classifiers(self.scenario, seed, self.leak)
+        changed = [self.found(one) for one in found if self.keep(one)]
+        rows = list(certificates(self.plan(self.scenario.plan), changed))
+        return list(self.claims(rows))
 
-    def honest(self, seed: int) -> Outcome:
-        """Every guaranteed integrator with every bound, the unfitted prior, and the mean classifier."""
-        data, prior, gaussian, kl = self.prepare(seed)
-        num_data = len(data.labels)
-        truth, prior_truth = (true_risk(self.world, prior.pushed, one) for one in (gaussian, prior.gaussian))
-        outcome = {}
-        for integrator in INTEGRATORS.values():
-            if integrator.certifies and integrator.needs == "gaussian":
-                risk = gibbs_risk(prior, gaussian, data, integrator, 32, seed)
-                unfitted = gibbs_risk(prior, prior.gaussian, data, integrator, 32, seed)
-                for bound in BOUNDS.values():
-                    name = f"{bound.name} / {integrator.name}"
-                    if "posterior" in bound.about:
-                        outcome[name] = value_of(bound, risk, kl, num_data) < truth
-                    elif "prior" in bound.about and (integrator.counts or not bound.counts):
-                        value = certify(bound, "prior", unfitted, 0.0, num_data, BUDGET)
-                        outcome[f"{name}, unfitted"] = float(value) < prior_truth
-        guess = prior.pushed.mean.argmax(-1)
-        mean_truth = float((1 - self.world.labels[torch.arange(INPUTS), guess]).mean())
-        errors = float((guess[data.chosen] != data.labels).double().mean())
-        for bound in (bound for bound in BOUNDS.values() if "mean" in bound.about):
-            value = certify(bound, "mean", errors, 0.0, num_data, BUDGET)
-            outcome[f"{bound.name} / mean"] = float(value) < mean_truth
-        return outcome
-
-    def broken(self, seed: int) -> Outcome:
-        """The kl certificate of a chain with a leak or a wrong m."""
-        data, prior, gaussian, kl = self.prepare(seed)
-        risk = gibbs_risk(prior, gaussian, data, BONFERRONI, 1, seed)
-        value = value_of(KL, risk, kl, self.claimed_points or len(data.labels))
-        return {KL.name: value < true_risk(self.world, prior.pushed, gaussian)}
-
-    def few_points(self, seed: int) -> Outcome:
-        """One Sobol point for all data, its error ignored; and the same single draw charged by `mc`."""
-        generator = named_generator("simulate", "data", seed)
-        prior_data, data = (self.world.draw(size, generator) for size in (self.num_prior, self.num_certificate))
-        prior = train_prior(self.world, prior_data, self.scale, self.train_steps, seed)
-        truth = true_risk(self.world, prior.pushed, prior.gaussian)
-        outcome = {}
-        for integrator, what in ((QMC, "ignored"), (MC, "charged")):
-            risk = gibbs_risk(prior, prior.gaussian, data, integrator, 1, seed)
-            value = value_of(KL, risk, 0.0, len(data.labels))
-            outcome[f"{KL.name} / {integrator.name}, {what}"] = value < truth
-        return outcome
+    def repeats(self, asked: int) -> int:
+        """How many data sets, if so many are asked for."""
+        return max(1, math.ceil(self.share * asked))
 
 
-NUM_PRIORS = 2000
-
-
-def many_priors() -> tuple[Tensor, Tensor]:
-    """Gibbs risk of many untrained priors for every input and label (K, INPUTS, CLASSES), and their true risk.
-
-    Labels are pure noise here, so that no prior is any good and only luck tells them apart.
-    """
-    generator = named_generator("simulate", "many priors")
-    features = 4 * torch.randn(NUM_PRIORS * INPUTS, NODES, CLASSES, dtype=torch.float64, generator=generator)
-    omega = initial_parameter("daf", NODES, CLASSES, generator=generator, dtype=torch.float64)
-    pushed = push("daf", omega, features)
-    gaussian = initial_covariance("constant", COORDINATES, scale=0.05)
-    risks = [hunter_worsley(problem(pushed, gaussian, torch.full((len(features),), label))) for label in range(CLASSES)]
-    table = torch.stack(risks, -1).view(NUM_PRIORS, INPUTS, CLASSES)
-    return table, table.mean((1, 2))
-
-
-def best_of_many(table: Tensor, truth: Tensor, size: int, seed: int) -> Outcome:
-    """The smallest of K certificates at ε, and at ε/K."""
-    generator = named_generator("simulate", "selection", seed)
-    index = torch.randint(INPUTS, (size,), generator=generator)
-    labels = torch.randint(CLASSES, (size,), generator=generator)
-    risk = table[:, index, labels].mean(-1)
-    outcome = {}
-    for name, budget in (("ε", BUDGET), ("ε/K", Budget(BUDGET.epsilon, BUDGET.delta, NUM_PRIORS))):
-        values = certify(KL, "prior", risk, 0.0, size, budget)
-        picked = int(values.argmin())
-        outcome[f"best of {NUM_PRIORS} at {name}"] = float(values[picked]) < float(truth[picked])
-    return outcome
-
-
-_LEARNABLE, _NOISY = 0.2, 0.5
-_TABLE: tuple[Tensor, Tensor] | None = None
-
-
-def _selection(seed: int) -> Outcome:
-    global _TABLE
-    if _TABLE is None:  # once per process
-        _TABLE = many_priors()
-    return best_of_many(*_TABLE, size=30, seed=seed)
-
-
-def run_chain(name: str, seed: int) -> Outcome:
-    """One repeat of a variant; importable, so that other processes can run it."""
-    torch.set_num_threads(1)
-    if name == "selection":
-        return _selection(seed)
-    if name == "few points":
-        return Chain(make_world(_LEARNABLE), scale=1.5, num_certificate=2000).few_points(seed)
-    if name == "leaking prior":
-        return Chain(make_world(_NOISY), leak=True).broken(seed)
-    if name == "wrong m":
-        return Chain(make_world(_NOISY), claimed_points=6000).broken(seed)
-    return Chain(make_world(_LEARNABLE)).honest(seed)
-
-
-VARIANTS: dict[str, tuple[str, Callable[[str], bool]]] = {
-    "honest": ("the whole chain, nothing broken", lambda key: True),
-    "few points": ("integration with one point per datum", lambda key: "charged" in key),
-    "selection": ("the best of many priors reported", lambda key: "ε/K" in key),
-    "leaking prior": ("the prior saw the certificate set", lambda key: False),
-    "wrong m": ("m is taken a hundred times too large", lambda key: False),
+CHAINS: dict[str, Chain] = {
+    "honest": Chain("the whole way, nothing broken", EVERYTHING),
+    "choice paid for": Chain("the best of many seeds, each at ε/K", MANY_SEEDS, the_best),
+    "mixture": Chain("the certificate that is printed for several seeds", FEW_SEEDS, mixtures),
+    "KL paid for": Chain("the luckiest of many networks, with its KL", CHOICE),
+    "rounded up": Chain("what the report prints", LARGE, printed),
+    "one draw charged": Chain(
+        "one draw per datum, charged", ONE_POINT, keep=lambda one: one.integrator == MC.name, share=0.2
+    ),
+    "ε ignored": Chain("bounds at ε = 0.98", FIXED, plan=asks(epsilon=(0.98,)), honest=False),
+    "KL dropped": Chain("KL taken for 0", CHOICE, found=lambda one: one._replace(kl=0.0), honest=False, share=0.2),
+    "K not paid": Chain(
+        "the best of many seeds, each at ε", MANY_SEEDS, the_best, plan=asks(report="all"), honest=False, share=0.2
+    ),
+    "m wrong": Chain(
+        "m a hundred times too large",
+        FIXED,
+        found=lambda one: one._replace(num_data=100 * one.num_data),
+        honest=False,
+        share=0.2,
+    ),
+    "leak": Chain("the network saw the certificate part", NOISE, leak=True, honest=False, share=0.2),
+    "integration not paid": Chain(
+        "one Sobol point for all data, taken for exact",
+        ONE_POINT,
+        found=lambda one: one._replace(certified=True),
+        keep=lambda one: one.integrator == QMC.name,
+        honest=False,
+        share=0.2,
+    ),
+    "shared draws": Chain(
+        "one point for all data, charged as if each had its own",
+        ONE_POINT,
+        found=_counted_as_fresh,
+        keep=lambda one: one.integrator == QMC.name,
+        honest=False,
+        share=0.2,
+    ),
+    "best of seeds": Chain("the best of several seeds shown as one", FEW_SEEDS, the_best, honest=False, share=0.2),
+    "seeds together": Chain("a mean over seeds claimed for all", FEW_SEEDS, together, honest=False, share=0.2),
+    "rounded down": Chain("what is printed cut off after two digits", LARGE, printed_down, honest=False),
 }
-"""What each variant does, and which of its certificates ought to hold."""
+"""Honest ways first, then each mistake in a world that is tight enough to show it."""
 
 
-AT_LENGTH = ("honest", "selection")
-BROKEN_REPEATS = 400
-"""A broken chain fails so often that fewer repeats catch it."""
+def run_chain(name: str, seed: int) -> list[Claim]:
+    """One data set of one chain; importable, so that other processes can run it."""
+    torch.set_num_threads(1)
+    return CHAINS[name].run(seed)

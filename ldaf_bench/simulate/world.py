@@ -1,40 +1,28 @@
-"""A world whose true risk is known: finitely many inputs, each with its own label probabilities."""
+"""A world whose true risk is known: finitely many inputs, each with its own label probabilities.
+
+The true risk is computed in numpy by the dense twins of `verify`, so that no mistake of the package can hide in it.
+"""
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+import scipy.special
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ldaf_bench.theory.bounds import Bound
-from ldaf_bench.theory.certificate import Budget, certify, risk_to_certify
-from ldaf_bench.theory.covariances import initial_covariance
 from ldaf_bench.theory.flows import FLOWS, forward, initial_parameter
 from ldaf_bench.theory.gaussian import Gaussian
-from ldaf_bench.theory.integrate import Integrator, integrate
-from ldaf_bench.theory.integrate.bonferroni import hunter_worsley
-from ldaf_bench.theory.logits import problem
 from ldaf_bench.theory.pushforward import Pushforward, push
 from ldaf_bench.theory.seeds import named_generator
+from ldaf_bench.verify import dense
 
-NODES, CLASSES, INPUTS, DIMENSION = 3, 3, 300, 30
+NODES, CLASSES, DIMENSION = 3, 3, 30
 COORDINATES = NODES * (CLASSES - 1)
-BUDGET = Budget(epsilon=0.05, delta=0.01)
-
-
-class World(NamedTuple):
-    """A data distribution: a uniform choice among inputs, then a label."""
-
-    inputs: Tensor
-    """(INPUTS, DIMENSION)"""
-    labels: Tensor
-    """P(y | x), of shape (INPUTS, CLASSES)."""
-
-    def draw(self, size: int, generator: torch.Generator) -> Data:
-        """An i.i.d. sample."""
-        index = torch.randint(len(self.inputs), (size,), generator=generator)
-        return Data(index, torch.multinomial(self.labels[index], 1, generator=generator)[:, 0])
+FLOW = "daf"
 
 
 class Data(NamedTuple):
@@ -43,28 +31,82 @@ class Data(NamedTuple):
     chosen: Tensor
     labels: Tensor
 
-
-class Prior(NamedTuple):
-    """A trained network and flow, pushed forward for every input of the world, and a covariance."""
-
-    pushed: Pushforward
-    gaussian: Gaussian
+    def part(self, indices: NDArray[np.int64]) -> Data:
+        """Some of it."""
+        index = torch.from_numpy(np.array(indices))
+        return Data(self.chosen[index], self.labels[index])
 
 
-def make_world(noise: float) -> World:
+class World(NamedTuple):
+    """A data distribution: a uniform choice among inputs, then a label."""
+
+    inputs: Tensor
+    """(inputs, DIMENSION)"""
+    labels: Tensor
+    """P(y | x), of shape (inputs, CLASSES)."""
+
+    def draw(self, size: int, seed: int) -> Data:
+        """An i.i.d. sample."""
+        generator = named_generator("simulate", "data", seed)
+        index = torch.randint(len(self.inputs), (size,), generator=generator)
+        return Data(index, torch.multinomial(self.labels[index], 1, generator=generator)[:, 0])
+
+
+def make_world(noise: float, num_inputs: int = 300) -> World:
     """A linear teacher whose label is replaced by a random one with probability `noise`."""
     generator = named_generator("simulate", "world")
-    inputs = torch.randn(INPUTS, DIMENSION, dtype=torch.float64, generator=generator)
+    inputs = torch.randn(num_inputs, DIMENSION, dtype=torch.float64, generator=generator)
     teacher = torch.randn(DIMENSION, CLASSES, dtype=torch.float64, generator=generator)
     right = torch.nn.functional.one_hot((inputs @ teacher).argmax(-1), CLASSES).double()
     return World(inputs, (1 - noise) * right + noise / CLASSES)
 
 
-def train_prior(world: World, data: Data, scale: float, steps: int, seed: int) -> Prior:
-    """A linear network with a DAF head, trained end to end by Adam on `data`."""
-    generator = named_generator("simulate", "prior", seed)
+class SmallNetwork:
+    """Features of every input of the world, and a flow behind them."""
+
+    def __init__(self, features: Tensor, omega: Tensor) -> None:
+        self.features, self.omega = features, omega
+
+    @cached_property
+    def pushed(self) -> Pushforward:
+        """(M, G) of every input, by the package."""
+        return push(FLOW, self.omega, self.features)
+
+    def pushed_for(self, data: Data) -> Pushforward:
+        """(M, G) of a sample."""
+        return Pushforward(*(part[data.chosen] for part in self.pushed))
+
+    @cached_property
+    def _dense(self) -> tuple[dense.Array, dense.Array]:
+        """(M, Gᵀ) of every input, by matrix exponentials."""
+        return dense.pushforward(FLOW, self.omega.numpy(), self.features.numpy(), 1.0)
+
+    def true_risk(self, world: World, gaussian: Gaussian) -> float:
+        """The Gibbs risk over the whole distribution: with two rivals, P(A ∪ B) = P(A) + P(B) − P(A ∩ B)."""
+        mean, rows = self._dense
+        logits = np.einsum("ck,mks,st->mct", dense.basis(CLASSES), rows, gaussian.factor().numpy())
+        total = 0.0
+        for label in range(CLASSES):
+            rivals = [other for other in range(CLASSES) if other != label]
+            moved = logits[:, rivals] - logits[:, [label]]
+            scale = np.sqrt((moved**2).sum(-1))
+            limits = -(mean[:, rivals] - mean[:, [label]]) / scale
+            correlation = np.clip((moved[:, 0] * moved[:, 1]).sum(-1) / scale.prod(-1), -1 + 1e-15, 1 - 1e-15)
+            either = scipy.special.ndtr(-limits).sum(-1) - dense.joint_tail(limits[:, 0], limits[:, 1], correlation)
+            total += float((world.labels[:, label].numpy() * either).mean())
+        return total
+
+    def true_error(self, world: World) -> float:
+        """The risk of the mean classifier."""
+        guess = self._dense[0].argmax(-1)
+        return float(1 - world.labels.numpy()[np.arange(len(guess)), guess].mean())
+
+
+def train(world: World, data: Data, steps: int, seed: int) -> SmallNetwork:
+    """A linear network with a flow behind it, trained end to end by Adam on `data`."""
+    generator = named_generator("simulate", "network", seed)
     weight = torch.randn(DIMENSION, NODES * CLASSES, dtype=torch.float64, generator=generator) * 0.1
-    omega = initial_parameter("daf", NODES, CLASSES, generator=generator, dtype=torch.float64)
+    omega = initial_parameter(FLOW, NODES, CLASSES, generator=generator, dtype=torch.float64)
     leaves = [weight.requires_grad_(), omega.requires_grad_()]
     optimizer = torch.optim.Adam(leaves, lr=0.1)
 
@@ -73,37 +115,16 @@ def train_prior(world: World, data: Data, scale: float, steps: int, seed: int) -
 
     for _ in range(steps):
         optimizer.zero_grad()
-        logits = forward("daf", FLOWS["daf"].constrain(omega), features(world.inputs[data.chosen]))
+        logits = forward(FLOW, FLOWS[FLOW].constrain(omega), features(world.inputs[data.chosen]))
         torch.nn.functional.cross_entropy(logits, data.labels).backward()
         optimizer.step()
     with torch.no_grad():
-        pushed = push("daf", FLOWS["daf"].constrain(omega), features(world.inputs))
-    return Prior(pushed, initial_covariance("code", COORDINATES, scale=scale, seed=seed))
+        return SmallNetwork(features(world.inputs), FLOWS[FLOW].constrain(omega).detach())
 
 
-def select(pushed: Pushforward, data: Data) -> Pushforward:
-    """The pushforward of a sample."""
-    return Pushforward(*(part[data.chosen] for part in pushed))
-
-
-def true_risk(world: World, pushed: Pushforward, gaussian: Gaussian) -> float:
-    """The Gibbs risk over the whole distribution. With two rivals Hunter–Worsley is an equality."""
-    total = 0.0
-    for label in range(CLASSES):
-        labels = torch.full((len(pushed.mean),), label)
-        total += float((world.labels[:, label] * hunter_worsley(problem(pushed, gaussian, labels))).sum())
-    return total / len(pushed.mean)
-
-
-def gibbs_risk(
-    prior: Prior, gaussian: Gaussian, data: Data, integrator: Integrator, num_points: int, seed: int
-) -> float:
-    """The integrated empirical risk that enters a bound, at the budget's δ′."""
-    integrals = problem(select(prior.pushed, data), gaussian, data.labels)
-    found = integrate(integrator.name, integrals, num_points=num_points, seed=seed)
-    return risk_to_certify(integrator, found, BUDGET.delta_each)
-
-
-def value_of(bound: Bound, risk: float, kl: float, num_data: int) -> float:
-    """The certificate of a fitted posterior."""
-    return float(certify(bound, "posterior", risk, kl, num_data, BUDGET))
+def untrained(num_inputs: int, number: int) -> SmallNetwork:
+    """A network that nothing was learned by."""
+    generator = named_generator("simulate", "untrained", number)
+    features = 4 * torch.randn(num_inputs, NODES, CLASSES, dtype=torch.float64, generator=generator)
+    omega = initial_parameter(FLOW, NODES, CLASSES, generator=generator, dtype=torch.float64)
+    return SmallNetwork(features, FLOWS[FLOW].constrain(omega).detach())

@@ -1,4 +1,10 @@
-"""Seeds derived from named components: no global seed, and no two purposes that share a stream."""
+"""Seeds derived from named components: no global seed, and no two purposes that share a stream.
+
+On a CPU, torch's generator uses the lower 32 bits of a seed only, so that two names share a stream with probability
+2⁻³². No guarantee rests on that not happening among many names: each integration's statement is about its own draws,
+and a union bound over several needs no independence between them. Independence is used twice: between a posterior and
+the draws that certify it, and among the seeds of one mixture, which are a handful of names.
+"""
 
 from __future__ import annotations
 

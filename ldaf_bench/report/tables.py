@@ -209,7 +209,7 @@ OVER_SEEDS = {
 
 def _seeds(several: bool) -> str:
     """What a row shows, by whether there are several seeds."""
-    return "± is the standard deviation over seeds" if several else "one seed"
+    return "± is the standard deviation over seeds" if several else "One seed"
 
 
 def promise(rows: pd.DataFrame, kinds: pd.Series, several: bool, searches: Sequence[str] = ()) -> str:
@@ -252,7 +252,7 @@ def comparison(results: pd.DataFrame) -> Table | None:
         for (name, fails), cells in lines.items()
     ]
     several = frame["_seeds"].gt(1).any()
-    parts = [f"Percent, {_seeds(several)}.", TOTAL, meant(frame), held_fixed(held), _paid(frame[frame["bound"].ne("")])]
+    parts = [f"Percent. {_seeds(several)}.", TOTAL, meant(frame), held_fixed(held), _paid(frame[frame["bound"].ne("")])]
     return Table("Comparison", ("", heading("total"), *header.values()), tuple(rows), " ".join(filter(None, parts)))
 
 

@@ -55,7 +55,7 @@ def _tables(title: str, part: pd.DataFrame, width: int) -> Iterator[Table]:
             shown.setdefault(row["_line"], []).append(number(row, sd=False))
         columns.append((top, ["; ".join(shown.get(key, ["–"])) for key in lines]))
     while columns:
-        table = Table(box=None, padding=(0, GAP, 0, 0))
+        table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False)
         table.add_column(Text(title), no_wrap=True)
         table.add_column(Text(fails[0]), justify="right", no_wrap=True)
         room, shown_here = width - _width(title, [name for name, _ in lines]) - _width("", fails), 0

@@ -18,6 +18,8 @@ from ldaf_bench.report.names import ESTIMATE, in_order, label, probability
 
 SHADE = "#fbe6e8"
 """Where a certificate would be below the test risk."""
+LONGEST = 32
+"""Characters of a quantity that stay on one line."""
 
 
 @style.styled
@@ -89,7 +91,8 @@ def _dots(ax: Axes, part: pd.DataFrame, levels: list[str], paints: dict[str, Any
         shade = not shade
         ticks.append((first + y - 1) / 2)
         marks = {MARKS.get(kind, "") for kind in group["_standing"]} - {""}
-        names.append(" ".join([str(what), *sorted(marks)]))
+        name = " ".join([str(what), *sorted(marks)])
+        names.append(name if len(name) <= LONGEST else name.replace(": ", ":\n", 1))
         y += 0.9
     ax.set_yticks(ticks, names)
     ax.set_ylim(y - 0.9, -0.95)

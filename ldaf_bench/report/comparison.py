@@ -13,6 +13,7 @@ from ldaf_bench.report.grouping import (
     ONE_BY_ONE,
     PRICE,
     TOGETHER,
+    add_held,
     at_first_level,
     by_registry,
     distinct,
@@ -42,6 +43,7 @@ MEASURED: dict[str, tuple[str, Sequence[str]]] = {
 }
 """Quantities that are measured on test data and promise nothing: their names, and the classifiers in whose rows they
 are looked up. An arm has one setting of each classifier, so that the first with a value is taken."""
+OWNERS = ["dataset", "suite", "plan", "method", "classifier"]
 MARKS = {ONE_BY_ONE: "*", TOGETHER: "†"}
 """What stands behind a mean of certificates, which is not the certificate of a mixture."""
 MEANS = {
@@ -61,7 +63,7 @@ def comparison(results: pd.DataFrame) -> tuple[pd.DataFrame, Held]:
     `_standing`. `bound` is empty for what was measured. The rows come in the order in which they are to be read: what
     was measured, certificates by their total, and estimates.
     """
-    rows, held = hold(done(results), ("backbone", "flow", "bound", "epsilon"))
+    rows, held = held_rows(results)
     if rows.empty:
         return pd.DataFrame(), held
     rows = by_registry(_with_arms(rows.assign(certified=rows["certified"].eq(True))), ["method", "backbone", "flow"])
@@ -89,6 +91,23 @@ def comparison(results: pd.DataFrame) -> tuple[pd.DataFrame, Held]:
         .index
     )
     return whole.loc[order].reset_index(drop=True), held
+
+
+def held_rows(results: pd.DataFrame) -> tuple[pd.DataFrame, Held]:
+    """The rows that are compared, and what was held fixed: see `hold`.
+
+    A bound that the integrator which is held does not serve, as one that counts the errors of one draw, is held among
+    its own rows.
+    """
+    whole, vary, by = done(results), ("backbone", "flow", "bound", "epsilon"), [*OWNERS, "bound"]
+    rows, held = hold(whole, vary)
+    there = pd.MultiIndex.from_frame(rows[by]).unique()
+    for _, part in whole[~pd.MultiIndex.from_frame(whole[by]).isin(there)].groupby("bound", sort=False):
+        own, _ = hold(part, vary)
+        rows = pd.concat([rows, own])
+        for (suite, method), some in own.groupby(["suite", "method"], sort=False):
+            add_held(held, "integrator", (suite, method), distinct(some, "integrator"))
+    return rows, held
 
 
 def _with_arms(rows: pd.DataFrame) -> pd.DataFrame:

@@ -216,6 +216,24 @@ def test_priors_have_lines_of_their_own_in_the_comparison(tmp_path):
     assert all(";" not in value for value in found.values())
 
 
+def test_a_bound_that_needs_another_integrator_is_compared_too(tmp_path):
+    rows = synthetic.small(bounds=("kl",))
+    priors = [row for row in synthetic.unfitted(rows) if row["integrator"] == "mc"]
+    drawn = {"bound": "test_set", "event": synthetic.event("test_set"), "integrator": "one_draw", "num_points": None}
+    counted = [
+        row | drawn | {"delta": 0.0, "value": 0.0712, "integration": f"{row['integration']} one"}
+        for row in priors
+        if row["bound"] == "chernoff"
+    ]
+    table = comparison(read([synthetic.write(tmp_path, [*rows, *priors, *counted], [])]).results)
+    names = [row[""] for row in dictionaries(table) if row["may fail"] == "0.02" and "prior" in row[""]]
+    assert names == [f"certificate, unfitted prior: {bound}" for bound in ("kl", "test_set", "chernoff")]
+    (shown,) = {row["digits, ldaf · daf"] for row in dictionaries(table) if row[""] == names[1]}
+    assert shown == "7.12 ± 0.00 †"
+    assert "integrator mc or one_draw" in table.note
+    assert all(";" not in cell.text for row in table.rows for cell in row)
+
+
 def test_what_differs_between_suites_was_not_held(tmp_path):
     rows = [
         row

@@ -9,8 +9,9 @@ from typing import Literal
 
 Kind = type[str] | type[int] | type[float] | type[bool] | type[datetime]
 Prefer = Literal["first", "largest", "smallest", "most"]
-"""Which value of an axis stands for it where one has to be taken: the first of its registry, the largest, the smallest
-(a null is smaller than any number), or the one with most rows. The rule never looks at a result."""
+"""Which value of an axis stands for it where one has to be taken: the first of its registry (without one, of the suite
+file), the largest, the smallest (a null is smaller than any number), or the one with most rows. The rule never looks at
+a result."""
 
 
 def _unordered() -> tuple[str, ...]:

@@ -116,31 +116,6 @@ def test_every_bound_covariance_and_integrator_is_explained():
         assert f"`{name}`" in README, name
 
 
-def test_the_table_of_the_digits_agrees_with_its_file_and_is_rounded_up():
-    (table,) = re.findall(r"<!-- digits -->\n(.*?)<!-- /digits -->", README, re.DOTALL)
-    frame = pandas.read_parquet(TOP / "results" / "readme" / "digits.parquet")
-    rows = 0
-    for line in table.splitlines()[2:]:
-        what, *values = (cell.strip() for cell in line.strip("|").split("|"))
-        bound = re.search(r"`(\w+)`, ε = ([\d.]+)", what)
-        for flow, shown in zip(("daf", "sflow"), values, strict=True):
-            some = frame[frame["flow"] == flow]
-            if bound is None:
-                column = "mean_test_error" if what.startswith("mean") else "test_risk"
-                exact = 100 * some[some[column].notna()].drop_duplicates("seed")[column].mean()
-                assert abs(float(shown) - exact) <= 0.005 + 1e-9, line
-            else:
-                some = some[(some["bound"] == bound[1]) & (some["epsilon"] == float(bound[2]))]
-                assert len(some) == 3, line
-                # The mixture over seeds where there is one; else the table says what it is.
-                mixture = some["mixture"].iloc[0]
-                assert pandas.notna(mixture) or "hold one by one" in what, line
-                exact = some["value"].mean() if pandas.isna(mixture) else mixture
-                assert -1e-9 <= float(shown) - 100 * exact < 0.01, line
-            rows += 1
-    assert rows >= 8
-
-
 def test_commands_exist():
     targets = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
     assert set(re.findall(r"make ([a-z]+)", README)) <= targets

@@ -3,33 +3,67 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
-from ldaf_bench.report.grouping import MEAN, POSTERIOR, PRIOR, by_registry, distinct, done, hold, over_seeds
-from ldaf_bench.report.names import Held, in_order, label, num_seeds, percent
+from ldaf_bench.report.grouping import (
+    MIXTURE,
+    ONE_BY_ONE,
+    PRICE,
+    TOGETHER,
+    add_held,
+    at_first_level,
+    by_registry,
+    distinct,
+    done,
+    hold,
+    over_seeds,
+    standing,
+)
+from ldaf_bench.report.names import (
+    ESTIMATE,
+    MEAN,
+    POSTERIOR,
+    PRIOR,
+    WHO,
+    Held,
+    in_order,
+    label,
+    num_seeds,
+    percent,
+    probability,
+)
 
 MEASURED: dict[str, tuple[str, Sequence[str]]] = {
-    "mean_test_error": ("mean classifier, test error", (MEAN, POSTERIOR, PRIOR)),
-    "prior_test_risk": ("prior (Gibbs), test risk", (POSTERIOR, PRIOR)),
-    "test_risk": ("posterior (Gibbs), test risk", (POSTERIOR,)),
+    "mean_test_error": (f"{WHO[MEAN]}, test error", (MEAN, POSTERIOR, PRIOR)),
+    "prior_test_risk": (f"{WHO[PRIOR]}, test risk", (POSTERIOR, PRIOR)),
+    "test_risk": (f"{WHO[POSTERIOR]}, test risk", (POSTERIOR,)),
 }
 """Quantities that are measured on test data and promise nothing: their names, and the classifiers in whose rows they
 are looked up. An arm has one setting of each classifier, so that the first with a value is taken."""
-CERTIFIED = {POSTERIOR: "certificate", PRIOR: "prior's certificate", MEAN: "held-out"}
-"""What a bound about each classifier is called."""
+OWNERS = ["dataset", "suite", "plan", "method", "classifier"]
+MARKS = {ONE_BY_ONE: "*", TOGETHER: "†"}
+"""What stands behind a mean of certificates, which is not the certificate of a mixture."""
+MEANS = {
+    MIXTURE: "Over several seeds a certificate is that of their mixture: draw a seed, then a classifier.",
+    ONE_BY_ONE: "* Mean of certificates that hold one by one.",
+    TOGETHER: "† Mean of certificates that hold together.",
+}
+"""The sentence about each kind of certificate over several seeds."""
 
 
 def comparison(results: pd.DataFrame) -> tuple[pd.DataFrame, Held]:
     """The table, and what was held fixed.
 
-    Columns: suite, dataset, classifier, bound, epsilon, delta, num_events and certified as in the record; `_arm`, which
+    Columns: suite, dataset, classifier, bound, epsilon, total, certified and the price as in the record; `_arm`, which
     has its suite's name where a data set has several, because suites are never averaged, and its backbone where there
-    are several; `_base`, the arm without these; `_what`, the name of the quantity; and `_mean`, `_sd` and `_seeds`.
-    `bound` is empty for what was measured. The rows come in the order in which they are to be read.
+    are several; `_base`, the arm without these; `_what`, the name of the quantity; `_mean`, `_sd` and `_seeds`; and
+    `_standing`. `bound` is empty for what was measured. The rows come in the order in which they are to be read: what
+    was measured, certificates by their total, and estimates.
     """
-    rows, held = hold(done(results), ("backbone", "flow", "bound", "epsilon"))
+    rows, held = held_rows(results)
     if rows.empty:
         return pd.DataFrame(), held
     rows = by_registry(_with_arms(rows.assign(certified=rows["certified"].eq(True))), ["method", "backbone", "flow"])
@@ -39,18 +73,41 @@ def comparison(results: pd.DataFrame) -> tuple[pd.DataFrame, Held]:
     parts = []
     for column, (what, classifiers) in MEASURED.items():
         found = over_seeds(_looked_up(rows, column, classifiers), identity, column)
-        parts.append(found.assign(_what=what, classifier="", bound="", certified=False))
+        parts.append(found.assign(_what=what, classifier="", bound="", certified=False, _standing=""))
     for classifier in in_order("classifier", rows["classifier"]):
         about = rows[rows["classifier"].eq(classifier)]
         for bound in in_order("bound", about["bound"]):
-            paid = ["classifier", "bound", "epsilon", "delta", "num_events", "certified"]
+            paid = ["classifier", "bound", "epsilon", "total", *PRICE, "certified"]
             found = over_seeds(about[about["bound"].eq(bound)], [*identity, *paid], "value")
-            parts.append(found.assign(_what=f"{CERTIFIED.get(classifier, label(classifier))}: {label(bound)}"))
+            found = found.assign(_standing=standing(found, found["_seeds"]))
+            parts.append(found.assign(_what=f"{WHO.get(classifier, label(classifier))}: {label(bound)}"))
     whole = pd.concat([part for part in parts if not part.empty], ignore_index=True)
+    whole = whole.assign(total=whole["total"].round(12) if "total" in whole else math.nan)
     places = {"_what": list(whole["_what"].unique()), "_arm": list(rows["_arm"].unique())}
     order = whole.assign(**{column: whole[column].map(place.index) for column, place in places.items()})
-    order = order.sort_values(["_what", "_arm", "epsilon"], kind="stable").index
+    order = (
+        order.assign(_bound=whole["bound"].ne(""))
+        .sort_values(["_bound", "total", "epsilon", "_what", "_arm"], kind="stable", na_position="last")
+        .index
+    )
     return whole.loc[order].reset_index(drop=True), held
+
+
+def held_rows(results: pd.DataFrame) -> tuple[pd.DataFrame, Held]:
+    """The rows that are compared, and what was held fixed: see `hold`.
+
+    A bound that the integrator which is held does not serve, as one that counts the errors of one draw, is held among
+    its own rows.
+    """
+    whole, vary, by = done(results), ("backbone", "flow", "bound", "epsilon"), [*OWNERS, "bound"]
+    rows, held = hold(whole, vary)
+    there = pd.MultiIndex.from_frame(rows[by]).unique()
+    for _, part in whole[~pd.MultiIndex.from_frame(whole[by]).isin(there)].groupby("bound", sort=False):
+        own, _ = hold(part, vary)
+        rows = pd.concat([rows, own])
+        for (suite, method), some in own.groupby(["suite", "method"], sort=False):
+            add_held(held, "integrator", (suite, method), distinct(some, "integrator"))
+    return rows, held
 
 
 def _with_arms(rows: pd.DataFrame) -> pd.DataFrame:
@@ -73,12 +130,34 @@ def _looked_up(rows: pd.DataFrame, column: str, classifiers: Sequence[str]) -> p
     return rows[rank.eq(first)]
 
 
-def headlines(frame: pd.DataFrame) -> list[str]:
-    """What came out, in two sentences for each data set and suite, from the frame that `comparison` gives.
+def line(row: Mapping[Any, Any]) -> tuple[str, str]:
+    """What a row is called in a table, and how often it may fail: its total, or that it is an estimate."""
+    if not row["bound"]:
+        return row["_what"], ""
+    if row["certified"]:
+        return f"certificate, {row['_what']}", probability(row["total"])
+    return f"estimate, {row['_what']}, ε = {probability(row['epsilon'])}", ESTIMATE
 
-    The bound and the arm are the first of their registries and ε is the smallest, as everywhere in the report where one
-    has to stand for all. No result is looked at to choose them.
+
+def number(row: Mapping[Any, Any], *, sd: bool = True) -> str:
+    """The value of a row, certificates rounded up, with a mark behind what is only a mean of certificates."""
+    shown = percent(row["_mean"], row["_sd"] if sd else math.nan, up=bool(row["bound"]))
+    return f"{shown} {MARKS.get(row['_standing'], '')}".strip()
+
+
+def meant(frame: pd.DataFrame) -> str:
+    """Sentences about all kinds of certificates over several seeds that the rows have."""
+    return " ".join(sentence for kind, sentence in MEANS.items() if frame["_standing"].eq(kind).any())
+
+
+def headlines(results: pd.DataFrame) -> list[str]:
+    """What came out, in two sentences for each data set and suite.
+
+    The bound and the arm are the first of their registries and ε is the first of its suite, as everywhere in the report
+    where one has to stand for all. No result is looked at to choose them.
     """
+    rows = done(results)
+    frame, _ = comparison(rows[at_first_level(rows)])
     if frame.empty:
         return []
     several = frame["suite"].nunique() > 1
@@ -86,27 +165,35 @@ def headlines(frame: pd.DataFrame) -> list[str]:
     for (dataset, suite), part in frame.groupby(["dataset", "suite"], sort=False):
         bounds = part[part["bound"].ne("")]
         if not bounds.empty:
-            bounds = bounds[bounds["classifier"].eq(bounds["classifier"].iloc[0])]
-            row = bounds.sort_values("certified", ascending=False, kind="stable").iloc[0]
+            row = bounds[bounds["classifier"].eq(in_order("classifier", bounds["classifier"])[0])].iloc[0]
             where = f"{label(dataset, 40)}{f', suite {label(suite, 80)}' if several else ''}"
             sentences.append(f"{where}: {_headline(row, part[part['_arm'].eq(row['_arm'])])}")
     return sentences
 
 
 def _headline(row: pd.Series, own: pd.DataFrame) -> str:
-    """One certificate, with the test risk of its classifier, and the held-out bound on the arm's mean classifier."""
+    """One certificate, with the test risk of its classifier, and that of the arm's mean classifier."""
     measured = {PRIOR: "prior_test_risk", MEAN: "mean_test_error"}.get(row["classifier"], "test_risk")
     tested = own[own["_what"].eq(MEASURED[measured][0])]["_mean"]
-    held_out = own[own["classifier"].eq(MEAN) & own["epsilon"].eq(row["epsilon"])]["_mean"]
-    who = {PRIOR: ", unfitted,", MEAN: ", the mean classifier,"}.get(row["classifier"], "")
-    verb = "certifies a risk of at most" if row["certified"] else "gives a bound of"
-    chance = "" if math.isnan(row["delta"]) else f" (δ′ = {row['delta']:g})"
-    seeds = "one seed" if row["_seeds"] == 1 else f"mean over {num_seeds([row['_seeds']])}"
-    sentence = (
-        f"{row['_arm']}{who} with `{label(row['bound'])}` {verb} {percent(row['_mean'], up=True)} % at "
-        f"ε = {row['epsilon']:g}{chance}, {seeds}{'' if row['certified'] else ', not certified'}"
-    )
+    who = f"the {WHO.get(row['classifier'], label(row['classifier']))} of {row['_arm']}"
+    sentence = f"{who} has {_value(row)}"
     sentence += f"; its test risk is {percent(tested.iloc[0])} %." if len(tested) else "."
-    if row["classifier"] != MEAN and len(held_out):
-        sentence += f" The held-out bound on its mean classifier is {percent(held_out.iloc[0], up=True)} %."
+    means = own[own["classifier"].eq(MEAN)]
+    if row["classifier"] != MEAN and len(means):
+        sentence += f" Its {WHO[MEAN]} has {_value(means.iloc[0])}."
     return sentence
+
+
+def _value(row: pd.Series) -> str:
+    """A certificate in a sentence, with its bound, how often it may fail, and what it is over several seeds."""
+    shown, seeds = f"{percent(row['_mean'], up=True)} %", num_seeds([row["_seeds"]])
+    if not row["certified"]:
+        return (
+            f"the estimate {shown} (`{label(row['bound'])}`, ε = {probability(row['epsilon'])}; {seeds}; not certified)"
+        )
+    over = {
+        MIXTURE: f"mixture of {seeds}", ONE_BY_ONE: f"mean of {seeds}' certificates that hold one by one",
+        TOGETHER: f"mean of {seeds}' certificates that hold together", "": seeds,
+    }[row["_standing"]]  # fmt: skip
+    total = f"may fail with probability {probability(row['total'])}"
+    return f"the certificate {shown} (`{label(row['bound'])}`; {total}; {over})"

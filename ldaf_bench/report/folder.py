@@ -11,10 +11,11 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from ldaf_bench.report.comparison import meant
 from ldaf_bench.report.figures import FIGURES, SPREAD
 from ldaf_bench.report.grouping import SEEDS, done
 from ldaf_bench.report.markup import to_latex, to_markdown
-from ldaf_bench.report.names import held_fixed
+from ldaf_bench.report.names import held_fixed, may_fail
 from ldaf_bench.report.page import Picture, page
 from ldaf_bench.report.records import Records, ReportError, read
 from ldaf_bench.report.style import THEME
@@ -27,7 +28,7 @@ DPI = 200
 def report(folders: Sequence[Path], out: Path) -> Path:
     """Figures, tables and the page of what is in the folders; returns the page's path.
 
-    Only Parquet (and plan.json, to be shown) is read, and nothing is computed again. What an earlier report left in
+    Only Parquet (and plan.json and seal.json, to be shown) is read, and nothing is computed again. What an earlier report left in
     `out` and this one has no data for is removed. A `ReportError` with one sentence if there is nothing to read or
     nowhere to write.
     """
@@ -48,17 +49,19 @@ def _figures(records: Records, folder: Path) -> list[Picture]:
     pictures = []
     single = len(done(records.results)[SEEDS].drop_duplicates()) == 1
     for name, entry in FIGURES.items():
-        drawn = entry.plot(records)
+        figure = entry.plot(records)
         paths = {kind: folder / f"{name}.{kind}" for kind in ("png", "pdf")}
-        if drawn is None:
+        if figure is None:
             for path in paths.values():
                 path.unlink(missing_ok=True)
             continue
-        images = {kind: render(drawn, kind) for kind in paths}
+        images = {kind: render(figure, kind) for kind in paths}
         for kind, path in paths.items():
             _write(path, images[kind])
         said = entry.caption.replace(SPREAD, "One seed.") if single else entry.caption
-        caption = f"{said} {held_fixed(entry.held(records))}".strip()
+        drawn = entry.drawn(records)
+        over = meant(drawn) if "_standing" in drawn else ""
+        caption = " ".join(filter(None, (said, may_fail(drawn), over, held_fixed(entry.held(records)))))
         pictures.append(Picture(name, entry.title, caption, images["png"]))
     return pictures
 

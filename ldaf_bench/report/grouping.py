@@ -11,10 +11,9 @@ from typing import Any
 import pandas as pd
 
 from ldaf_bench.columns import Column
-from ldaf_bench.report.names import Held, column, in_order
-from ldaf_bench.results.record import CLASSIFIERS, record_columns
+from ldaf_bench.report.names import MEAN, POSTERIOR, Held, column, in_order
+from ldaf_bench.results.record import record_columns
 
-POSTERIOR, PRIOR, MEAN = CLASSIFIERS
 SEEDS = ["seed", "split_seed"]
 """What repeats a setting."""
 SETTING = ["suite", "plan", "setting"]
@@ -152,6 +151,8 @@ def add_held(held: Held, axis: str, where: tuple[str, str], values: list[Any]) -
 
 def _representative(axis: Column, rows: pd.DataFrame, values: list[Any]) -> Any:
     """As `Column.prefer` says; of several values with most rows, the middle one."""
+    if axis.prefer == "first" and not axis.names():  # in the suite file, whose order the rows have
+        return rows[axis.name].dropna().iloc[0]
     if axis.prefer == "largest":
         return values[-1]
     if axis.prefer in ("first", "smallest"):
@@ -179,7 +180,7 @@ def summarize(
 
     `by` and SETTING stand beside the means. Two different outcomes of one seed are no sample: they are never averaged,
     and give two lines. In place of a mean of certificates stands the certificate of the mixture over seeds, which is
-    valid at one ε + δ′, wherever there is one.
+    valid at one ε + δ′, wherever there is one; `_mixed` says where.
     """
     keys, names = list(dict.fromkeys([*SETTING, *by])), list(columns)
     mixed = ["mixture"] if "value" in names else []
@@ -188,9 +189,28 @@ def summarize(
     groups = known.groupby([*keys, "_outcome"], dropna=False, sort=False)
     mean, sd, counts = groups[names].mean(), groups[names].std(), groups.size()
     for name in mixed:
+        # The mean of equal numbers is that number, which floating point does not know.
+        mean["value"] = mean["value"].clip(groups["value"].min(), groups["value"].max())
         shared = groups[name].first()
-        mean["value"] = shared.where(shared.notna() & counts.gt(1), mean["value"])
+        mean["_mixed"] = counts.gt(1) & shared.notna() & groups[name].nunique(dropna=False).eq(1)
+        mean["value"] = shared.where(mean["_mixed"], mean["value"])
     return mean.reset_index().drop(columns="_outcome"), sd.reset_index(drop=True), counts.reset_index(drop=True)
+
+
+MIXTURE, ONE_BY_ONE, TOGETHER = "mixture", "mean, one by one", "mean, together"
+
+
+def standing(mean: pd.DataFrame, counts: pd.Series) -> pd.Series:
+    """What a certificate over several seeds is; empty for one seed, and for an estimate.
+
+    `mean` and `counts` are as `summarize` gives them. The mean of certificates is no certificate at ε + δ′, unless all
+    of them hold together, because ε was divided by at least as many events, and δ′ by as many integrations if it is
+    spent.
+    """
+    events, integrations = (mean[name].fillna(1).astype(int) for name in ("num_events", "num_integrations"))
+    paid = events.ge(counts) & (integrations.ge(counts) | ~mean["delta"].gt(0))
+    kinds = paid.map({True: TOGETHER, False: ONE_BY_ONE}).mask(mean["_mixed"], MIXTURE)
+    return kinds.where(counts.gt(1) & mean["certified"].eq(True), "")
 
 
 def networks(results: pd.DataFrame) -> pd.DataFrame:

@@ -11,8 +11,13 @@ import pandas as pd
 
 from ldaf_bench.columns import Column
 from ldaf_bench.messages import printable
-from ldaf_bench.results.record import columns_by_name
+from ldaf_bench.results.record import CLASSIFIERS, columns_by_name
 
+POSTERIOR, PRIOR, MEAN = CLASSIFIERS
+WHO = {POSTERIOR: "fitted posterior", PRIOR: "unfitted prior", MEAN: "mean classifier"}
+"""What each classifier is called wherever a certificate of it is printed."""
+ESTIMATE = "estimate"
+"""What stands in place of a probability where nothing is certified."""
 Held = dict[str, dict[tuple[str, str], list[Any]]]
 """What a comparison was held at: the values of each column, by suite and method."""
 
@@ -105,15 +110,32 @@ def _shown(axis: str, found: Mapping[tuple[str, str], list[Any]], suite: str) ->
 def percent(mean: float, sd: float = math.nan, *, up: bool = False) -> str:
     """A fraction in percent, as mean ± standard deviation if there is one.
 
-    `up`: a certificate, which is rounded up, because the risk may exceed a smaller number. What is above a printed
-    number by less than 1e-12 is the rounding of a floating-point mean, and counts as equal.
+    `up`: a certificate, which is rounded up, because the risk may exceed a smaller number. This is done in decimal
+    arithmetic, on all digits that are stored: 0.1 is 10.00, and the next larger floating-point number is 10.01.
     """
     if math.isnan(mean):
         return "–"
     shown = f"{100 * mean:.2f}"
     if up:
-        shown = str(Decimal(f"{100 * mean:.10f}").quantize(Decimal("0.01"), ROUND_CEILING))
+        shown = str((100 * Decimal(repr(float(mean)))).quantize(Decimal("0.01"), ROUND_CEILING))
     return shown if math.isnan(sd) else f"{shown} ± {100 * sd:.2f}"
+
+
+def probability(value: float) -> str:
+    """A probability, with all digits that somebody wrote; what a sum of floating-point numbers adds is behind them."""
+    return f"{value:.10g}"
+
+
+def may_fail(rows: pd.DataFrame) -> str:
+    """A sentence with the totals ε + δ′ of the certificates in these rows, and whether all of them are certificates."""
+    bounds = rows[rows["bound"].ne("")] if len(rows) else rows
+    if bounds.empty:
+        return ""
+    totals = [probability(total) for total in sorted(bounds["total"].dropna().unique())]
+    if not totals:
+        return "Nothing is certified: all bounds are estimates."
+    estimates = "" if bounds["certified"].eq(True).all() else " Bounds that are not certified are estimates."
+    return f"Certificates may fail with probability {' or '.join(dict.fromkeys(totals))}.{estimates}"
 
 
 def num_seeds(counts: Iterable[int]) -> str:

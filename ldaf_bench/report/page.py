@@ -12,9 +12,10 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from ldaf_bench import __version__
-from ldaf_bench.report.comparison import comparison, headlines
+from ldaf_bench.report.comparison import headlines
 from ldaf_bench.report.grouping import applies, below_test, done, failed, with_test
-from ldaf_bench.report.names import label, text
+from ldaf_bench.report.looks import looks_sentences
+from ldaf_bench.report.names import heading, label, probability, text
 from ldaf_bench.report.records import Records
 from ldaf_bench.report.selection import best_sentences
 from ldaf_bench.report.tables import Table, provenance
@@ -92,8 +93,9 @@ def page(records: Records, pictures: Sequence[Picture], tables: Mapping[str, Tab
         facts=_facts(records),
         num_failed=failed(records.results)["integration"].nunique(),
         num_broken=len(below_test(with_test(records.results))),
-        headlines=[_with_code(sentence) for sentence in headlines(comparison(records.results)[0])],
+        headlines=[_with_code(sentence) for sentence in headlines(records.results)],
         best=[_with_code(sentence) for sentence in best_sentences(records.results)],
+        looks=looks_sentences(records),
         pictures=pictures,
         tables=tables,
         most_rows=MOST_ROWS,
@@ -133,13 +135,13 @@ def _title(records: Records) -> str:
 def _facts(records: Records) -> list[tuple[str, str]]:
     results = records.results
     finished = done(results)
-    levels = sorted(finished["epsilon"].dropna().unique().tolist())
+    totals = [probability(total) for total in sorted(finished["total"].dropna().unique())]
     return [
-        ("certificates", f"{len(finished):,}"),
-        ("of them certified", f"{int(finished['certified'].eq(True).sum()):,}"),
+        ("certificates", f"{int(finished['certified'].eq(True).sum()):,}"),
+        ("estimates", f"{int(finished['certified'].ne(True).sum()):,}"),
         ("integrations done", f"{finished['integration'].nunique():,}"),
         ("failed", f"{failed(results)['integration'].nunique():,}"),
         ("networks", f"{results['network'][applies(results['network'])].nunique():,}"),
         ("data sets", ", ".join(label(name) for name in results["dataset"].dropna().unique()[:5]) or "none"),
-        ("ε", ", ".join(f"{level:g}" for level in levels) or "none"),
+        (heading("total"), ", ".join(dict.fromkeys(totals)) or "nothing is certified"),
     ]

@@ -1,4 +1,4 @@
-"""What a report is made from: results.parquet, curves.parquet and, if it is there, plan.json of some folders."""
+"""What a report is made from: results.parquet, curves.parquet and, if they are there, plan.json and seal.json."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from ldaf_bench.report.names import arm, column
 from ldaf_bench.results import record
 
 AGAIN = "make it again with `python -m ldaf_bench.run`"
-MOST_PLAN_BYTES = 20_000_000
-"""A larger plan.json is not read: no suite needs it, and the page has to be opened by somebody."""
+PLAN_FILE, SEAL_FILE = "plan.json", "seal.json"
+MOST_JSON_BYTES = 20_000_000
+"""A larger JSON file is not read: no suite needs it, and the page has to be opened by somebody."""
 REQUIRED = (*record.IDENTITY, *record.DATA, *record.RISK, *record.CERTIFICATE, *record.COST, *record.PROVENANCE)
 """What every results.parquet has. All other columns are those of methods, and methods come and go."""
 LARGEST = 1e12
@@ -27,7 +28,7 @@ SLACK = 1e-9
 """Rounding that a risk of 0 or 1 may have."""
 NAMED = ("flow", "covariance", "scale")
 """Columns of methods that figures ask for by name, whether a method has them or not."""
-ZERO_IS_NONE = ("num_points", "delta")
+ZERO_IS_NONE = ("num_points", "delta", "total")
 """Columns in which 0 says that there is none."""
 
 
@@ -43,8 +44,8 @@ class Source(NamedTuple):
     sha256: str
 
 
-class Plan(NamedTuple):
-    """The plan of one folder: any JSON value, or the sentence that says why it is not here."""
+class Document(NamedTuple):
+    """A JSON file of one folder, its plan or its seal: any JSON value, or the sentence that says why it is not here."""
 
     folder: str
     content: Any
@@ -56,8 +57,10 @@ class Records(NamedTuple):
 
     results: pd.DataFrame
     curves: pd.DataFrame
-    plans: tuple[Plan, ...] = ()
+    plans: tuple[Document, ...] = ()
     sources: tuple[Source, ...] = ()
+    seals: tuple[Document, ...] = ()
+    """One for each folder, whether it has a seal or not."""
 
 
 def read(folders: Sequence[Path]) -> Records:
@@ -69,15 +72,21 @@ def read(folders: Sequence[Path]) -> Records:
     sources: list[Source] = []
     results = [_table(folder / "results.parquet", REQUIRED, sources) for folder in distinct]
     curves = [_table(folder / "curves.parquet", record.CURVES, sources) for folder in distinct]
-    plans = [plan for folder in distinct if (plan := _plan(folder)) is not None]
-    return Records(results_frame(results), _frame(curves, record.CURVES), tuple(plans), tuple(sources))
+    plans = [_json(folder / PLAN_FILE) for folder in distinct if (folder / PLAN_FILE).is_file()]
+    seals = [_json(folder / SEAL_FILE) for folder in distinct]
+    frame = results_frame(results)
+    return Records(frame, _frame(curves, record.CURVES), tuple(plans), tuple(sources), tuple(seals))
 
 
 def results_frame(tables: Sequence[pa.Table]) -> pd.DataFrame:
-    """Tables of results as a frame: every certificate once, and its arm in `_arm`."""
+    """Tables of results as a frame: every certificate once, and its arm in `_arm`.
+
+    What does not say how often it may fail is not certified, whatever else it says.
+    """
     frame = _frame(tables, record.record_columns())
     for name in ZERO_IS_NONE:
         frame[name] = frame[name].mask(frame[name].eq(0))
+    frame["certified"] = frame["certified"].eq(True) & frame["total"].notna()
     frame = frame.assign(**{name: "" for name in NAMED if name not in frame})
     pairs = zip(frame["method"], frame["flow"], strict=True)
     return _named_apart(_once(frame.assign(_arm=[arm(*pair) for pair in pairs])))
@@ -165,20 +174,20 @@ def _named_apart(results: pd.DataFrame) -> pd.DataFrame:
     return results.assign(suite=[f"{suite} ({plan[:6]})" if apart else suite for suite, plan, apart in pairs])
 
 
-def _plan(folder: Path) -> Plan | None:
-    path = folder / "plan.json"
-    if not path.is_file():
-        return None
+def _json(path: Path) -> Document:
+    folder = str(path.parent)
     try:
-        if path.stat().st_size > MOST_PLAN_BYTES:
-            return Plan(str(folder), None, f"{path} is larger than {MOST_PLAN_BYTES // 10**6} MB and is not shown.")
-        return Plan(str(folder), json.loads(path.read_text(encoding="utf-8")))
+        if path.stat().st_size > MOST_JSON_BYTES:
+            return Document(folder, None, f"{path} is larger than {MOST_JSON_BYTES // 10**6} MB and is not shown.")
+        return Document(folder, json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return Document(folder, None, f"{path} is not there.")
     except (OSError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200].rstrip(".")
-        return Plan(str(folder), None, f"{path} cannot be read as JSON ({reason}), so the plan is not shown.")
+        return Document(folder, None, f"{path} cannot be read as JSON ({reason}), so it is not shown.")
 
 
-def searches(plans: Sequence[Plan]) -> list[str]:
+def searches(plans: Sequence[Document]) -> list[str]:
     """The names of the suites whose plan has a search, which shows fewer rows than it pays for."""
     suites = [plan.content.get("suite") for plan in plans if isinstance(plan.content, dict)]
     found = [str(suite.get("suite")) for suite in suites if isinstance(suite, dict) and suite.get("search")]

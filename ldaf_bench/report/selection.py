@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from ldaf_bench.report.grouping import axes, done, failed, is_mean, settings
-from ldaf_bench.report.names import heading, is_missing, label, percent, setting
+from ldaf_bench.report.names import WHO, heading, is_missing, label, percent, probability, setting
 
 PAY = "certificates.report: best"
 """The line of a suite that pays for a choice."""
@@ -100,8 +100,10 @@ def _sentence(best: pd.Series, group: pd.DataFrame) -> str:
     # An integration without chance spends no δ′, but was chosen among others that do.
     delta = group[group["certified"].eq(True)]["delta"].max()
     chance = "" if pd.isna(delta) else f" and δ′ = {label(delta)} by J = {label(best['num_integrations'])} integrations"
+    who = WHO.get(best["classifier"], label(best["classifier"]))
     return (
-        f"the best certificate is {percent(best['value'], up=True)} % ({best['_arm']} with {label(best['bound'])}"
-        f"{what}, seed {label(best['seed'])}). The choice is paid for: ε was divided by "
+        f"the best certificate is {percent(best['value'], up=True)} % and may fail with probability "
+        f"{probability(best['total'])} ({who} of {best['_arm']} with {label(best['bound'])}{what}, seed "
+        f"{label(best['seed'])}). The choice is paid for: ε was divided by "
         f"K = {label(best['num_events'])} events{chance}."
     )

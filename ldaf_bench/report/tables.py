@@ -9,10 +9,13 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from ldaf_bench.report.comparison import comparison as compare
+from ldaf_bench.report.comparison import line, meant, number
 from ldaf_bench.report.grouping import (
-    MEAN,
+    MIXTURE,
+    ONE_BY_ONE,
     PRICE,
     SETTING,
+    TOGETHER,
     applies,
     axes,
     by_registry,
@@ -21,17 +24,31 @@ from ldaf_bench.report.grouping import (
     failed,
     is_mean,
     networks,
+    standing,
     summarize,
 )
-from ldaf_bench.report.names import column, heading, held_fixed, is_missing, label, percent, seconds, text
+from ldaf_bench.report.names import (
+    ESTIMATE,
+    MEAN,
+    WHO,
+    column,
+    heading,
+    held_fixed,
+    is_missing,
+    label,
+    percent,
+    probability,
+    seconds,
+    text,
+)
 from ldaf_bench.report.records import Records, searches
 from ldaf_bench.results.record import columns_by_name
 
-ALWAYS = frozenset({"bound", "epsilon", "certified", "error"})
+ALWAYS = frozenset({"classifier", "bound", "total", "certified", "error"})
 """Columns that stay even if they say the same in every row: without them a value is not a certificate."""
 
-FRONT = ("dataset", "suite", "method", "flow", "classifier", "bound", "epsilon")
-"""What stands before the certificate itself; all other axes follow behind."""
+FRONT = ("dataset", "suite", "method", "flow", "classifier", "bound")
+"""What stands before the certificate itself; all other axes follow behind how often it may fail."""
 
 
 class Cell(NamedTuple):
@@ -95,6 +112,11 @@ def _risks(mean: pd.Series, sd: pd.Series, *, up: bool = False) -> list[Cell]:
     ]
 
 
+def _chance(fails: str) -> Cell:
+    """How often a certificate may fail; estimates come last, and first what is neither."""
+    return NOTHING if not fails else Cell(fails, math.inf if fails == ESTIMATE else float(fails))
+
+
 def _hoist(columns: Columns) -> str:
     """Take out the columns that say the same in every row, or nothing; a sentence says it once instead."""
     said = []
@@ -135,12 +157,18 @@ def certificates(results: pd.DataFrame, searches: Sequence[str] = ()) -> Table |
         test_risk=rows["mean_test_error"].where(about_mean, rows["test_risk"]),
         risk=rows["mean_error"].where(about_mean, rows["risk"]),
     )
-    names, last = keys(rows), ["bound", "epsilon"]
+    names = keys(rows)
     outcomes = ["value", "test_risk", "risk", "kl_divergence"]
-    mean, sd, counts = summarize(rows, [*names, *PRICE, "certified"], outcomes)
-    mean = by_registry(mean, [name for name in names if name not in last] + last)
+    mean, sd, counts = summarize(
+        rows.assign(total=rows["total"].round(12)), [*names, *PRICE, "total", "certified"], outcomes
+    )
+    mean = by_registry(mean, [name for name in names if name not in ("bound", "epsilon")] + ["bound"])
+    # Equal totals side by side, and estimates behind them.
+    mean = by_registry(mean.sort_values(["total", "epsilon"], kind="stable", na_position="last"), ["dataset"])
     sd, counts = sd.loc[mean.index], counts.loc[mean.index]
     settings = _cells(mean, [*names, *PRICE])
+    settings["classifier"] = [Cell(WHO.get(c.text, c.text), WHO.get(c.text, c.text)) for c in settings["classifier"]]
+    kinds = standing(mean, counts)
     for name in [name for name in names if column(name).null_means]:
         # A null is a value where other rows of the method and classifier have one.
         groups = applies(mean[name]).groupby([mean["method"], mean["classifier"]], dropna=False).transform("any")
@@ -148,42 +176,56 @@ def certificates(results: pd.DataFrame, searches: Sequence[str] = ()) -> Table |
         settings[name] = [own if c == NOTHING and some else c for c, some in zip(settings[name], groups, strict=True)]
     if counts.gt(1).any():
         settings["_seeds"] = [Cell(str(n), float(n)) for n in counts]
+        settings["_over_seeds"] = [cell(kind) for kind in kinds]
     note = _hoist(settings)
     columns = {name: settings.pop(name) for name in FRONT if name in settings}
     columns["value"] = _risks(mean["value"], sd["value"], up=True)
+    pairs = zip(mean["total"], mean["certified"], strict=True)
+    columns["total"] = [_chance(probability(total) if certified else ESTIMATE) for total, certified in pairs]
     columns |= _cells(mean, ["certified"])
     for name in ("test_risk", "risk"):
         columns[name] = _risks(mean[name], sd[name])
     columns["kl_divergence"] = _numbers(mean["kl_divergence"], lambda value: f"{value:.2f}")
-    return _table("Certificates", columns | settings, f"{note} {promise(rows, counts, searches)}".strip())
+    return _table(
+        "Certificates", columns | settings, f"{note} {promise(rows, kinds, bool(counts.gt(1).any()), searches)}".strip()
+    )
 
 
-_PAID = "the best one of a suite at one ε may be picked: each bound is evaluated at ε/K and each integration at δ′/J"
+_PAID = "The best one of a suite at one ε may be picked: each bound is evaluated at ε/K and each integration at δ′/J"
 SELECTED = {
-    "none": "all results are reported and none is selected: each bound uses the full ε, each integration the full δ′",
+    "none": "All results are reported and none is selected: each certificate uses the full ε and δ′",
     "all": _PAID,
-    "some": f"where K or J is above 1, {_PAID}. All other rows are reported and none of them is selected",
+    "some": f"Where K or J is above 1: {_PAID}. All other rows are reported and none of them is selected",
 }
 """What may be done with a table of certificates of which none, all or some paid for a choice."""
+TOTAL = "May fail: the probability ε + δ′ that a certificate does not hold. Certificates are rounded up."
+OVER_SEEDS = {
+    MIXTURE: "a mixture's certificate is about the classifier that draws a seed first",
+    ONE_BY_ONE: "a mean, one by one, is the mean of certificates that hold one by one",
+    TOGETHER: "a mean, together, is the mean of certificates that hold together",
+}
+"""What the column `over seeds` says."""
 
 
-def _seeds(counts: pd.Series) -> str:
-    """What stands in a row, by the number of seeds of each."""
-    return "mean ± standard deviation over seeds" if counts.gt(1).any() else "one seed"
+def _seeds(several: bool) -> str:
+    """What a row shows, by whether there are several seeds."""
+    return "± is the standard deviation over seeds" if several else "One seed"
 
 
-def promise(rows: pd.DataFrame, counts: pd.Series, searches: Sequence[str] = ()) -> str:
-    """What stands below certificates: whether one may be picked, and what they rest on."""
+def promise(rows: pd.DataFrame, kinds: pd.Series, several: bool, searches: Sequence[str] = ()) -> str:
+    """What stands below certificates: what they are, whether one may be picked, and what they rest on."""
     paid = rows["num_events"].gt(1).fillna(False) | rows["num_integrations"].gt(1).fillna(False)
     chosen = SELECTED["all" if paid.all() else "some" if paid.any() else "none"]
-    parts = [f"{_seeds(counts).capitalize()}; {chosen}."]
+    said = [sentence for kind, sentence in OVER_SEEDS.items() if kinds.eq(kind).any()]
+    parts = [TOTAL, f"{'Over seeds: ' if several else ''}{'; '.join([*said, _seeds(several)])}."]
+    parts.append(f"{chosen}.")
     if searches:
         names = ", ".join(label(name, 80) for name in searches)
         parts.append(f"A search chose which posteriors were run ({names}). The budget covers the whole grid.")
     if not rows["certified"].all():
-        parts.append("Where certified says no, the value rests on an estimate of the risk and is no guarantee.")
+        parts.append("An estimate rests on an estimate of the risk and is no guarantee.")
     if is_mean(rows).any() and not is_mean(rows).all():
-        parts.append(f"Rows of the classifier {MEAN} are about the mean classifier. Choosing among them is separate.")
+        parts.append(f"Choosing among certificates of a {WHO[MEAN]} is separate.")
     return " ".join(parts)
 
 
@@ -200,27 +242,30 @@ def comparison(results: pd.DataFrame) -> Table | None:
         (dataset, arm): f"{label(dataset)}, {f'{label(suite, 80)} · ' if suite else ''}{arm}"
         for dataset, arm, suite in arms.itertuples(index=False, name=None)
     }
-    lines: dict[str, dict[tuple[str, str], Cell]] = {}
+    lines: dict[tuple[str, str], dict[tuple[str, str], Cell]] = {}
     for row in frame.to_dict("records"):
-        name = row["_what"] if not row["bound"] else f"{row['_what']}, ε = {row['epsilon']:g}"
-        shown = percent(row["_mean"], row["_sd"], up=bool(row["bound"]))
-        shown += " †" if row["bound"] and not row["certified"] else ""
-        line, place = lines.setdefault(name, {}), (row["dataset"], row["_arm"])
+        cells, place, shown = lines.setdefault(line(row), {}), (row["dataset"], row["_arm"]), number(row)
         # Two values of one bound can only be here if a guarantee failed or settings differ in no column; show both.
-        line[place] = Cell(f"{line[place].text}; {shown}" if place in line else shown, float(row["_mean"]))
-    rows = [(Cell(name, name), *(line.get(place, NOTHING) for place in header)) for name, line in lines.items()]
-    note = f"Percent, {_seeds(frame['_seeds'])}. {held_fixed(held)} {_paid(frame[frame['bound'].ne('')])}"
-    return Table("Comparison", ("", *header.values()), tuple(rows), note.strip())
+        cells[place] = Cell(f"{cells[place].text}; {shown}" if place in cells else shown, float(row["_mean"]))
+    rows = [
+        (Cell(name, name), _chance(fails), *(cells.get(place, NOTHING) for place in header))
+        for (name, fails), cells in lines.items()
+    ]
+    several = frame["_seeds"].gt(1).any()
+    parts = [f"Percent. {_seeds(several)}.", TOTAL, meant(frame), held_fixed(held), _paid(frame[frame["bound"].ne("")])]
+    return Table("Comparison", ("", heading("total"), *header.values()), tuple(rows), " ".join(filter(None, parts)))
 
 
 def _paid(bounds: pd.DataFrame) -> str:
     """What the bounds of a comparison cost, and whether all of them are certified."""
     parts = []
-    for what, group in (("certificates", bounds[~is_mean(bounds)]), ("held-out bounds", bounds[is_mean(bounds)])):
+    for what, group in (("stochastic", bounds[~is_mean(bounds)]), ("mean", bounds[is_mean(bounds)])):
         prices = group[["num_events", "delta"]].drop_duplicates().itertuples(index=False, name=None)
         shown = [f"K = {label(k)}{'' if math.isnan(delta) else f', δ′ = {delta:g}'}" for k, delta in prices]
-        parts += [f"{what}: {' or '.join(shown)}"] if shown else []
-    estimates = "" if bounds["certified"].all() else " † Not certified: rests on an estimate of the risk."
+        parts += [f"{what} classifiers: {' or '.join(shown)}"] if shown else []
+    estimates = (
+        "" if bounds["certified"].all() else " An estimate rests on an estimate of the risk: it is not certified."
+    )
     return f"Paid: {'; '.join(parts)}.{estimates}"
 
 

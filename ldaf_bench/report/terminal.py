@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import pandas as pd
 import pyarrow as pa
@@ -12,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ldaf_bench.report.comparison import comparison
+from ldaf_bench.report.comparison import comparison, line, meant, number
 from ldaf_bench.report.grouping import at_first_level, done
-from ldaf_bench.report.names import held_fixed, label, num_seeds, percent
+from ldaf_bench.report.names import heading, held_fixed, label, num_seeds
 from ldaf_bench.report.records import results_frame
 
 LONGEST = 16
@@ -31,40 +30,45 @@ def show_results(results: pa.Table, console: Console) -> None:
     for dataset, part in frame.groupby("dataset", sort=False):
         for table in _tables(label(dataset), part, console.width):
             console.print(table)
-    levels = " or ".join(f"{level:g}" for level in frame["epsilon"].dropna().unique())
-    estimates = "" if frame[frame["bound"].ne("")]["certified"].all() else " † Not certified: rests on an estimate."
-    about = f"Percent, mean over {num_seeds(frame['_seeds'])}, at ε = {levels}.{estimates} {held_fixed(held)}"
-    console.print(Text(about.strip()))
+    about = [
+        f"Percent, {num_seeds(frame['_seeds'])}. What has a probability beside it is a certificate, rounded up, and "
+        "may fail with this probability.",
+        "" if frame[frame["bound"].ne("")]["certified"].all() else "An estimate is not certified.",
+        meant(frame),
+        held_fixed(held),
+    ]
+    console.print(Text(" ".join(filter(None, about))))
 
 
 def _tables(title: str, part: pd.DataFrame, width: int) -> Iterator[Table]:
     """Tables of one data set that are no wider than the terminal; each has one arm at least."""
-    lines = part["_what"].unique().tolist()
+    part = part.assign(_line=[(row["_what"], line(row)[1]) for row in part.to_dict("records")])
+    lines = part["_line"].unique().tolist()
+    fails = [heading("total"), *(fails for _, fails in lines)]
     columns: list[tuple[str, list[str]]] = []
     for arm, own in part.groupby("_arm", sort=False):
         # A long heading is broken where its parts are, never inside a word.
         pieces = [str(arm)] if len(str(arm)) <= LONGEST else str(arm).split(" · ")
-        heading = "\n".join(label(piece) for piece in pieces)
-        shown = {what: "; ".join(map(_number, group.to_dict("records"))) for what, group in own.groupby("_what")}
-        columns.append((heading, [shown.get(what, "–") for what in lines]))
+        top = "\n".join(label(piece) for piece in pieces)
+        shown: dict[tuple[str, str], list[str]] = {}
+        for row in own.to_dict("records"):
+            shown.setdefault(row["_line"], []).append(number(row, sd=False))
+        columns.append((top, ["; ".join(shown.get(key, ["–"])) for key in lines]))
     while columns:
-        table = Table(box=None, padding=(0, GAP, 0, 0))
+        table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False)
         table.add_column(Text(title), no_wrap=True)
-        room, shown_here = width - _width(title, lines), 0
-        for heading, cells in columns:
-            room -= _width(heading, cells)
+        table.add_column(Text(fails[0]), justify="right", no_wrap=True)
+        room, shown_here = width - _width(title, [name for name, _ in lines]) - _width("", fails), 0
+        for top, cells in columns:
+            room -= _width(top, cells)
             if shown_here and room < 0:
                 break
-            table.add_column(Text(heading), justify="right", no_wrap=True)
+            table.add_column(Text(top), justify="right", no_wrap=True)
             shown_here += 1
         here, columns = columns[:shown_here], columns[shown_here:]
-        for number, line in enumerate(lines):
-            table.add_row(Text(line), *(Text(cells[number]) for _, cells in here))
+        for place, (name, chance) in enumerate(lines):
+            table.add_row(Text(name), Text(chance), *(Text(cells[place]) for _, cells in here))
         yield table
-
-
-def _number(row: Mapping[Any, Any]) -> str:
-    return percent(row["_mean"], up=bool(row["bound"])) + (" †" if row["bound"] and not row["certified"] else "")
 
 
 def _width(heading: str, cells: list[str]) -> int:

@@ -90,11 +90,11 @@ CERTIFICATE = (
     ),
     Column("event", str, "what may fail with probability ε; bounds of one event hold together"),
     Column(
-        "epsilon", float, "ε: how often the bounds may fail", "ε", axis="certificates.epsilon", prefer="smallest"
+        "epsilon", float, "ε: how often the bounds may fail", "ε", axis="certificates.epsilon", prefer="first"
     ),
     Column("level", float, "what the bound spends, before it is divided by K: ε, or ε + δ′ where δ′ is not needed"),
     Column("delta", float, "δ′: how often the integrations may fail; 0 where none is left to chance", "δ′"),
-    Column("total", float, "ε + δ′: how often the certificate may fail; null if nothing is certified", "total"),
+    Column("total", float, "ε + δ′: how often the certificate may fail; null if nothing is certified", "may fail"),
     Column("num_events", int, "K: events among which the best may be picked; the bound is evaluated at ε/K", "K"),
     Column(
         "num_integrations", int, "J: integrations among which the best may be picked; each is charged at δ′/J", "J"

@@ -24,6 +24,7 @@ BOUNDS = ("kl", "kl_exact", "quad", "catoni")
 """Four of them, because every row costs the tests time."""
 CERTIFIES = {"mc", "bonferroni"}
 CHANCE = {"mc"}
+DELTA = 0.01
 MEAN_BOUNDS = ("test_set", "chernoff")
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -81,7 +82,8 @@ def results(
             extra = (1.0 if bound == "test_set" else 1.3) * math.sqrt(2 * error * math.log(1 / epsilon) / m)
             rows.append(shared | {
                 "integration": name(plan, network, "mean"), "classifier": "mean", "bound": bound,
-                "event": event(bound), "epsilon": epsilon, "delta": 0.0, "num_events": len(flows) * len(seeds),
+                "event": event(bound), "epsilon": epsilon, "level": epsilon + DELTA, "delta": 0.0,
+                "total": epsilon + DELTA, "num_events": len(flows) * len(seeds),
                 "num_integrations": 1, "value": min(1.0, error + extra + 0.002), "certified": True,
             } | more)  # fmt: skip
         for covariance, scale, fit in itertools.product(covariances, scales, fit_points):
@@ -105,12 +107,14 @@ def results(
                     "integrator": integrator, "num_points": q, "num_evaluations": (q or 0) * m, "risk": risk,
                     "risk_upper": upper, "integration_error": spread or None, "prior_risk": risk + noise,
                     "test_risk": risk + 0.001, "prior_test_risk": risk + noise + 0.001, "num_events": num_events,
-                    "delta": 0.01 if integrator in CHANCE else 0.0, "num_integrations": num_integrations,
+                    "delta": DELTA if integrator in CHANCE else 0.0, "num_integrations": num_integrations,
                     "certified": certified, "integrate_seconds": 0.02 + (q or 0) / 4096,
                 }  # fmt: skip
                 for bound, epsilon in itertools.product(bounds, epsilons):
                     value = bound_value(bound, upper or risk, kl, m, epsilon / num_events)
-                    certificate = {"bound": bound, "event": event(bound), "epsilon": epsilon, "value": value}
+                    certificate = {"bound": bound, "event": event(bound), "epsilon": epsilon, "value": value,
+                                   "level": epsilon + (DELTA if integrator not in CHANCE and certified else 0),
+                                   "total": epsilon + DELTA if certified else None}  # fmt: skip
                     rows.append(shared | posterior | integration | certificate | more)
     return rows
 

@@ -154,7 +154,7 @@ def test_no_ablation_calls_an_estimate_a_certificate(tmp_path):
     estimates = records_of(tmp_path, rows, [])
     for name in ("scale", "points", "axes"):
         figure = FIGURES[name].plot(estimates)
-        assert "bound, not certified" in legend_texts(figure)
+        assert "estimate, not certified" in legend_texts(figure)
         assert "certificate" not in legend_texts(figure)
         fills = {container.lines[0].get_fillstyle() for ax in figure.axes for container in ax.containers}
         assert fills == {"bottom", "full"}

@@ -124,7 +124,7 @@ def test_a_method_that_somebody_adds_brings_its_columns(tmp_path, monkeypatch):
     }  # fmt: skip
     page = report([folder], tmp_path).read_text()
     assert "rank r" in page
-    assert "digits: ldaf · daf with" in page
+    assert "digits: the fitted posterior of ldaf · daf has the certificate" in page
 
 
 def with_column(folder, name, values):

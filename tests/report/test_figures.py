@@ -65,11 +65,11 @@ def test_the_comparison_has_a_mark_for_every_flow_bound_and_level(records):
     (ax,) = figure.axes
     names = [label.get_text() for label in ax.get_yticklabels()]
     assert len(names) == 3 + len(synthetic.BOUNDS) + 2
-    assert names[-2:] == ["held-out: test_set", "held-out: chernoff"]
+    assert names[-2:] == ["mean classifier: test_set †", "mean classifier: chernoff †"]
     marks = 2 * 3 + 2 * 2 * (len(synthetic.BOUNDS) + 2)
     assert len(ax.containers) == marks
     assert all(container.has_xerr for container in ax.containers)
-    assert {"ldaf · daf", "ldaf · sflow", "ε = 0.01", "ε = 0.05"} <= set(legend_texts(figure))
+    assert {"ldaf · daf", "ldaf · sflow", "may fail 0.02", "may fail 0.06"} <= set(legend_texts(figure))
 
 
 def test_a_single_seed_has_no_error_bars(tmp_path):
@@ -81,9 +81,11 @@ def test_a_single_seed_has_no_error_bars(tmp_path):
 def test_uncertified_values_are_hollow(tmp_path):
     estimates = records_of(tmp_path, synthetic.small(integrators=("qmc",)))
     figure = plot_comparison(estimates.results)
-    faces = {str(line.get_markerfacecolor()) for c in figure.axes[0].containers[6:8] for line in c.lines[:1]}
-    assert faces == {"white"}
-    assert "not certified" in legend_texts(figure)
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert [name for name in names if "posterior: kl" in name] == [f"fitted posterior: {b}" for b in ("kl_exact", "kl")]
+    faces = [str(line.get_markerfacecolor()) for c in figure.axes[0].containers for line in c.lines[:1]]
+    assert faces.count("white") == 2 * 2 * len(synthetic.BOUNDS)
+    assert {"estimate, ε = 0.01", "estimate, ε = 0.05", "may fail 0.02"} <= set(legend_texts(figure))
 
 
 def test_every_certificate_is_a_point_against_the_test_risk(records):

@@ -239,7 +239,7 @@ def test_what_a_sentence_quotes_is_code_on_the_page(tmp_path):
     assert "<b>" not in re.sub(r"<li><b>\w+</b>", "", shown)
     rows = [row | {"dataset": "digits"} for row in rows]
     shown = page(read([synthetic.write(tmp_path, rows, [])]), [], {})
-    assert "digits: ldaf · daf with <code>kl</code> certifies a risk of at most" in shown
+    assert "% (<code>kl</code>; may fail with probability 0.02; mean of 3 seeds" in shown
     assert "`" not in shown[shown.index("<main>") : shown.index("</main>")]
 
 

@@ -56,12 +56,12 @@ def test_certificates_say_what_was_paid_and_whether_they_are_certified(records):
 def test_what_never_changes_is_said_once(tmp_path):
     rows = synthetic.small(seeds=(0,), flows=("daf",), covariances=("code",), epsilons=(0.01,), num_events=1)
     table = certificates(read([synthetic.write(tmp_path / "one", rows, [])]).results)
-    assert table.header[:5] == ("classifier", "bound", "ε", "certificate (%)", "certified")
+    assert table.header[:5] == ("classifier", "bound", "certificate (%)", "may fail", "certified")
     assert not {"data set", "flow", "covariance", "δ′", "K", "seeds"} & set(table.header)
-    for said in ("data set digits", "flow daf", "covariance code", "δ′ 0.01", "K 1", "One seed; "):
+    for said in ("data set digits", "flow daf", "covariance code", "ε 0.01", "δ′ 0.01", "K 1", " One seed. "):
         assert said in table.note
     assert "standard deviation" not in table.note
-    assert "Percent, one seed." in comparison(read([tmp_path / "one"]).results).note
+    assert "Percent. One seed." in comparison(read([tmp_path / "one"]).results).note
     some = synthetic.small(seeds=(0, 1, 2))
     some = [row for row in some if row["flow"] == "daf" or row["seed"] == 0]
     table = certificates(read([synthetic.write(tmp_path / "some", some, [])]).results)
@@ -83,14 +83,17 @@ def test_the_note_says_whether_a_best_may_be_picked(tmp_path):
     # The mean classifiers of `small` pay for a choice among six.
     unpaid = [row | {"num_events": 1, "num_integrations": 1} for row in synthetic.small()]
     results = read([synthetic.write(tmp_path / "all", unpaid, [])]).results
-    assert "all results are reported and none is selected: each bound uses the full ε" in certificates(results).note
+    assert (
+        "All results are reported and none is selected: each certificate uses the full ε and δ′."
+        in certificates(results).note
+    )
     assert "may be picked" not in certificates(results).note
     paid = note_of(tmp_path / "best")
-    assert "the best one of a suite at one ε may be picked" in paid
+    assert "The best one of a suite at one ε may be picked" in paid
     assert "at ε/K and each integration at δ′/J" in paid
     assert "none" not in paid
     mixed = note_of(tmp_path / "some", num_events=1, num_integrations=1)
-    assert "where K or J is above 1, the best" in mixed
+    assert "Where K or J is above 1: The best" in mixed
     assert "All other rows are reported and none of them is selected" in mixed
 
 
@@ -123,10 +126,11 @@ def test_other_classifiers_are_never_averaged(tmp_path, names, seeds):
     assert "seeds 3" in certificates(results).note
     assert len({row["suite"] for row in rows}) == 2
     table = comparison(results)
-    assert len(set(table.header)) == 1 + 2 * 2
+    assert len(set(table.header)) == 2 + 2 * 2
     for row in dictionaries(table):
         if "certificate" in row[""]:
-            assert sorted(set(row.values()) - {row[""]}) == ["10.00 ± 0.00", "30.00 ± 0.00"]
+            values = {value for name, value in row.items() if name not in ("", "may fail")}
+            assert values == {"10.00 ± 0.00 †", "30.00 ± 0.00 †"}
     for axis in ("flow", "covariance", "fit_points"):
         found = over_seeds(results, [axis], "value")
         assert set(found["_mean"].round(6)) == {0.1, 0.3}
@@ -170,19 +174,24 @@ def test_the_precisions_own_tolerance_is_a_setting_like_any_other(tmp_path):
 
 def test_the_comparison_is_the_papers_table(records):
     table = comparison(records.results)
-    assert table.header == ("", "digits, ldaf · daf", "digits, ldaf · sflow")
-    rows = {row[""]: row["digits, ldaf · sflow"] for row in dictionaries(table)}
+    assert table.header == ("", "may fail", "digits, ldaf · daf", "digits, ldaf · sflow")
+    rows = {(row[""], row["may fail"]): row["digits, ldaf · sflow"] for row in dictionaries(table)}
     results = records.results[records.results["flow"].eq("sflow")]
     errors = results.drop_duplicates("network")["mean_test_error"]
-    assert rows["mean classifier, test error"] == percent(errors.mean(), errors.std())
+    assert rows["mean classifier, test error", "–"] == percent(errors.mean(), errors.std())
     held = results[results["covariance"].eq("code") & results["scale"].eq(0.1) & results["fit_points"].eq(1024)]
     held = held[held["integrator"].eq("mc") & held["num_points"].eq(4096)]
     for bound in synthetic.BOUNDS:
         some = held[held["bound"].eq(bound) & held["epsilon"].eq(0.01)]["value"]
-        assert rows[f"certificate: {bound}, ε = 0.01"] == percent(some.mean(), some.std(), up=True)
+        shown = f"{percent(some.mean(), some.std(), up=True)} †"
+        assert rows[f"certificate, fitted posterior: {bound}", "0.02"] == shown
     some = results[results["bound"].eq("test_set") & results["epsilon"].eq(0.05)]["value"]
-    assert rows["held-out: test_set, ε = 0.05"] == percent(some.mean(), some.std(), up=True)
-    for said in ("Held fixed: covariance code", "K = 72, δ′ = 0.01", "held-out bounds: K = 6."):
+    assert rows["certificate, mean classifier: test_set", "0.06"] == f"{percent(some.mean(), some.std(), up=True)} †"
+    # Equal totals stand side by side.
+    assert [fails for _, fails in rows] == [
+        *["–"] * 3, *["0.02"] * (len(synthetic.BOUNDS) + 2), *["0.06"] * (len(synthetic.BOUNDS) + 2),
+    ]  # fmt: skip
+    for said in ("Held fixed: covariance code", "K = 72, δ′ = 0.01", "mean classifiers: K = 6."):
         assert said in table.note
 
 
@@ -190,20 +199,39 @@ def test_priors_have_lines_of_their_own_in_the_comparison(tmp_path):
     rows = synthetic.small(bounds=("kl",))
     rows += synthetic.unfitted(rows)
     results = read([synthetic.write(tmp_path, rows, [])]).results
-    found = {row[""]: row["digits, ldaf · daf"] for row in dictionaries(comparison(results))}
-    names = [f"{who}: {b}, ε = 0.01" for who, b in (
-        ("certificate", "kl"), ("prior's certificate", "kl"), ("prior's certificate", "chernoff"),
-        ("held-out", "test_set"), ("held-out", "chernoff"),
+    rows = dictionaries(comparison(results))
+    found = {row[""]: row["digits, ldaf · daf"] for row in rows if row["may fail"] in ("–", "0.02")}
+    names = [f"certificate, {who}: {b}" for who, b in (
+        ("fitted posterior", "kl"), ("unfitted prior", "kl"), ("unfitted prior", "chernoff"),
+        ("mean classifier", "test_set"), ("mean classifier", "chernoff"),
     )]  # fmt: skip
-    assert [name for name in found if "0.01" in name] == names
+    assert [name for name in found if "certificate" in name] == names
     for classifier, name in (("posterior", names[0]), ("prior", names[2]), ("mean", names[4])):
         some = results[results["classifier"].eq(classifier) & results["epsilon"].eq(0.01) & results["flow"].eq("daf")]
-        some = some[some["bound"].eq(name.split(": ")[1].split(",")[0]) & some["integrator"].isin(["mc", ""])]
+        some = some[some["bound"].eq(name.split(": ")[1]) & some["integrator"].isin(["mc", ""])]
         some = some[some["covariance"].isin(["code", ""])]["value"]
         assert len(some) == 3
-        assert found[name] == percent(some.mean(), some.std(), up=True)
+        assert found[name] == f"{percent(some.mean(), some.std(), up=True)} †"
     # A quantity that stands in the rows of both is shown once.
     assert all(";" not in value for value in found.values())
+
+
+def test_a_bound_that_needs_another_integrator_is_compared_too(tmp_path):
+    rows = synthetic.small(bounds=("kl",))
+    priors = [row for row in synthetic.unfitted(rows) if row["integrator"] == "mc"]
+    drawn = {"bound": "test_set", "event": synthetic.event("test_set"), "integrator": "one_draw", "num_points": None}
+    counted = [
+        row | drawn | {"delta": 0.0, "value": 0.0712, "integration": f"{row['integration']} one"}
+        for row in priors
+        if row["bound"] == "chernoff"
+    ]
+    table = comparison(read([synthetic.write(tmp_path, [*rows, *priors, *counted], [])]).results)
+    names = [row[""] for row in dictionaries(table) if row["may fail"] == "0.02" and "prior" in row[""]]
+    assert names == [f"certificate, unfitted prior: {bound}" for bound in ("kl", "test_set", "chernoff")]
+    (shown,) = {row["digits, ldaf · daf"] for row in dictionaries(table) if row[""] == names[1]}
+    assert shown == "7.12 ± 0.00 †"
+    assert "integrator mc or one_draw" in table.note
+    assert all(";" not in cell.text for row in table.rows for cell in row)
 
 
 def test_what_differs_between_suites_was_not_held(tmp_path):
@@ -213,7 +241,11 @@ def test_what_differs_between_suites_was_not_held(tmp_path):
         for row in synthetic.small(suite=suite, recipe=suite, num_nodes=nodes, fit_points=points, num_events=9)
     ]
     table = comparison(read([synthetic.write(tmp_path / "one", rows, [])]).results)
-    assert table.header == ("", *(f"digits, {suite} · ldaf · {flow}" for suite in "ab" for flow in ("daf", "sflow")))
+    assert table.header == (
+        "",
+        "may fail",
+        *(f"digits, {suite} · ldaf · {flow}" for suite in "ab" for flow in ("daf", "sflow")),
+    )
     held, differs = table.note.split("Differs between suites: ")
     assert differs.startswith("n (6 in a, 10 in b)")
     assert "So no single axis explains how their results differ." in differs
@@ -228,10 +260,13 @@ def test_what_differs_between_suites_was_not_held(tmp_path):
 def test_estimates_are_marked_in_the_comparison(tmp_path):
     results = read([synthetic.write(tmp_path, synthetic.small(integrators=("qmc",)), [])]).results
     table = comparison(results)
-    marked = {row[""] for row in dictionaries(table) if "†" in row["digits, ldaf · daf"]}
-    assert len(marked) == 2 * len(synthetic.BOUNDS)
-    assert not any(name.startswith("held-out") for name in marked)
-    assert "† Not certified" in table.note
+    estimates = {row[""] for row in dictionaries(table) if row["may fail"] == "estimate"}
+    levels = [f"{bound}, ε = {epsilon}" for bound in synthetic.BOUNDS for epsilon in ("0.01", "0.05")]
+    assert estimates == {f"estimate, fitted posterior: {level}" for level in levels}
+    assert "not certified" in table.note
+    rows = dictionaries(certificates(results))
+    told = {(row["classifier"], row["certified"], row["may fail"]) for row in rows}
+    assert told == {("fitted posterior", "no", "estimate"), *(("mean classifier", "yes", t) for t in ("0.02", "0.06"))}
 
 
 def test_networks_are_listed_once(records):
@@ -289,7 +324,7 @@ def test_markdown_is_escaped():
 
 def test_latex_tables_are_balanced_and_long_ones_break(records):
     short, long = to_latex(comparison(records.results)), to_latex(certificates(records.results))
-    assert r"\begin{tabular}{lrr}" in short
+    assert r"\begin{tabular}{lrrr}" in short
     assert r"\end{tabular}" in short
     assert r"\begin{longtable}" in long
     assert r"\endhead" in long

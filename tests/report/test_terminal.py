@@ -1,6 +1,7 @@
 """The summary at the end of a run: it fits the terminal, and every number is that of the comparison."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -31,8 +32,8 @@ def test_it_fits_and_no_name_is_broken(width, flows):
     said = shown(rows, width)
     assert max(map(len, said.splitlines())) <= width
     for name in BOUNDS:
-        assert f"certificate: {name} " in said or f"held-out: {name} " in said
-    for name in ("ldaf · daf", "ldaf · sflow", "deterministic", "prior's certificate: chernoff"):
+        assert f"fitted posterior: {name} " in said or f"mean classifier: {name} " in said
+    for name in ("ldaf · daf", "ldaf · sflow", "deterministic", "unfitted prior: chernoff"):
         assert name in said
     assert "…" not in said
 
@@ -50,34 +51,41 @@ def test_every_number_is_that_of_the_comparison_at_the_first_level(tmp_path):
     rows = every_bound(epsilons=(0.05, 0.01))
     said = shown(rows)
     frame, _ = comparison(read([synthetic.write(tmp_path, rows, [])]).results)
-    lines = {line[:31].strip(): line[31:].split() for line in said.splitlines()}
+    lines = {line[:29].strip(): line[29:].replace(" †", "†").split() for line in said.splitlines()}
     arms = frame["_arm"].unique().tolist()
     assert len(arms) == 3
     for what, group in frame.groupby("_what"):
         own = group[group["epsilon"].isna() | group["epsilon"].eq(0.05)].set_index("_arm")
-        up = bool(own["bound"].iloc[0])
-        assert lines[what] == [percent(own["_mean"][arm], up=up) if arm in own.index else "–" for arm in arms]
-    for sentence in ("mean over 3 seeds, at ε = 0.05.", "Held fixed: covariance code, integrator mc."):
+        bound = bool(own["bound"].iloc[0])
+        values = [percent(own["_mean"][arm], up=bound) if arm in own.index else "–" for arm in arms]
+        if bound:
+            values = ["0.06", *(value if value == "–" else f"{value}†" for value in values)]
+        assert lines[what] == values
+    for sentence in (
+        "Percent, 3 seeds.",
+        "† Mean of certificates that hold together.",
+        "Held fixed: covariance code, integrator mc.",
+    ):
         assert sentence in " ".join(said.split())
 
 
 def test_estimates_are_marked():
     said = shown(synthetic.small(integrators=("qmc",), seeds=(0,)))
-    assert "Not certified" in said
-    assert said.count("†") == 2 * len(synthetic.BOUNDS) + 1
-    assert "mean over 1 seed," in said
-    assert "†" not in shown(synthetic.small(seeds=(0,)))
+    assert "An estimate is not certified." in said
+    assert len(re.findall(r"fitted posterior: \w+ +estimate ", said)) == len(synthetic.BOUNDS)
+    assert "Percent, 1 seed." in said
+    assert "stimate" not in shown(synthetic.small(seeds=(0,)))
 
 
 def test_seeds_that_failed_are_not_hidden():
     rows = [row for row in synthetic.small() if row["seed"] < 2 or row["flow"] == "daf"]
-    assert "mean over 2 to 3 seeds" in shown(rows)
+    assert "Percent, 2 to 3 seeds." in shown(rows)
 
 
 def test_data_sets_have_a_table_each():
     rows = synthetic.small() + synthetic.small(dataset="other", suite="o", recipe="o")
     said = shown(rows)
-    assert said.count("certificate: kl_exact") == 2
+    assert said.count("fitted posterior: kl_exact") == 2
     assert "\nother" in said
 
 

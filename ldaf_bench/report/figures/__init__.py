@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from ldaf_bench.report.comparison import comparison
-from ldaf_bench.report.figures.ablations import other_axes, plot_sweep, sweep
+from ldaf_bench.report.figures.ablations import other_axes, plot_sweep, sweep, swept_certificates
 from ldaf_bench.report.figures.integration import plot_convergence, plot_cost
 from ldaf_bench.report.figures.progress import plot_fit, plot_time, plot_training
-from ldaf_bench.report.figures.risks import plot_calibration, plot_comparison
+from ldaf_bench.report.figures.risks import calibration, plot_calibration, plot_comparison
 from ldaf_bench.report.names import Held, column
 from ldaf_bench.report.records import Records
 
-SPREAD = "Mean and standard deviation over seeds."
+SPREAD = "Bars are standard deviations over seeds."
 """A sentence of the captions below, which is not true of a single seed."""
 
 
@@ -30,21 +31,25 @@ class Plot(NamedTuple):
     plot: Callable[[Records], Figure | None]
     held: Callable[[Records], Held] = lambda _: {}
     """What the comparison was held at, to be said below it."""
+    drawn: Callable[[Records], pd.DataFrame] = lambda r: r.results[:0]
+    """The certificates that are drawn: how often they may fail, and what they are over seeds, is said below it."""
 
 
 FIGURES: dict[str, Plot] = {
     "comparison": Plot(
         "Risks and certificates",
-        "Test errors, risk certificates by bound, and held-out bounds on the mean classifier. " + SPREAD,
+        "Test errors, and certificates of each classifier by bound. " + SPREAD,
         lambda r: plot_comparison(r.results),
         lambda r: comparison(r.results)[1],
+        lambda r: comparison(r.results)[0],
     ),
     "calibration": Plot(
         "Certificate against test risk",
-        "Each point is a certificate at the first ε of its suite, against the test risk of its classifier. Bounds that "
-        "agree everywhere are drawn once. A certified value below the diagonal contradicts the test part. It has a red "
-        "ring, and is shown at every ε.",
+        "Each point is the certificate of one seed, at the first ε of its suite, against the test risk of its "
+        "classifier. Bounds that agree everywhere are drawn once. A certified value below the diagonal contradicts the "
+        "test part. It has a red ring, and is shown at every ε.",
         lambda r: plot_calibration(r.results),
+        drawn=lambda r: calibration(r.results),
     ),
     "convergence": Plot(
         "Convergence of the integrators",
@@ -63,12 +68,14 @@ FIGURES: dict[str, Plot] = {
         "Certificate and test risk by the scale of the prior, a line for each covariance initialization. " + SPREAD,
         lambda r: plot_sweep(r.results, [column("scale")]),
         lambda r: sweep(r.results, [column("scale")])[1],
+        lambda r: swept_certificates(r.results, [column("scale")]),
     ),
     "points": Plot(
         "Number of points",
         "Certificate and test risk by the points per datum, a line for each integrator. " + SPREAD,
         lambda r: plot_sweep(r.results, [column("num_points")]),
         lambda r: sweep(r.results, [column("num_points")])[1],
+        lambda r: swept_certificates(r.results, [column("num_points")]),
     ),
     "axes": Plot(
         "Everything else that was swept",
@@ -76,6 +83,7 @@ FIGURES: dict[str, Plot] = {
         "others. " + SPREAD,
         lambda r: plot_sweep(r.results, other_axes()),
         lambda r: sweep(r.results, other_axes())[1],
+        lambda r: swept_certificates(r.results, other_axes()),
     ),
     "fit": Plot(
         "Fitting the posteriors",

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from ldaf_bench.columns import Column
 from ldaf_bench.report import style
 from ldaf_bench.report.grouping import (
+    PRICE,
     add_held,
     applies,
     arms,
@@ -25,6 +26,7 @@ from ldaf_bench.report.grouping import (
     is_mean,
     over_seeds,
     settings,
+    standing,
 )
 from ldaf_bench.report.names import Held, axis_title, label, setting
 
@@ -74,6 +76,16 @@ def sweep(results: pd.DataFrame, swept: Iterable[Column]) -> tuple[list[Panel], 
     return panels, everything
 
 
+def swept_certificates(results: pd.DataFrame, swept: Iterable[Column]) -> pd.DataFrame:
+    """All certificates that the panels show, over seeds, with their `_standing`."""
+    panels, _ = sweep(results, swept)
+    if not panels:
+        return results[:0]
+    own = ["bound", "epsilon", "total", "certified", *PRICE, "integrator", "num_points", "num_certificate"]
+    found = over_seeds(pd.concat([panel.rows for panel in panels]), own, "value")
+    return found.assign(_standing=standing(found, found["_seeds"]))
+
+
 def _about(rows: pd.DataFrame, axis: Column, lines: str) -> pd.DataFrame:
     """The rows of fitted classifiers that say something of the axis.
 
@@ -120,7 +132,7 @@ def plot_sweep(results: pd.DataFrame, swept: Iterable[Column]) -> Figure | None:
     if (certified := whole["certified"].eq(True)).any():
         handles.append(style.key("certificate", grey, line="-"))
     if not certified.all():
-        handles.append(style.key("bound, not certified", grey, fill="bottom", line="-"))
+        handles.append(style.key("estimate, not certified", grey, fill="bottom", line="-"))
     handles.append(style.key("Gibbs risk, test part", grey, fill="none", line=":"))
     style.legend(new, handles, 2)
     return new

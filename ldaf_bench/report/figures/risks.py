@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ldaf_bench.report import style
-from ldaf_bench.report.comparison import comparison
+from ldaf_bench.report.comparison import MARKS, comparison, line
 from ldaf_bench.report.grouping import SETTING, arms, at_first_level, below_test, with_test
-from ldaf_bench.report.names import in_order, label
+from ldaf_bench.report.names import ESTIMATE, in_order, label, probability
 
 SHADE = "#fbe6e8"
 """Where a certificate would be below the test risk."""
+LONGEST = 32
+"""Characters of a quantity that stay on one line."""
 
 
 @style.styled
@@ -25,29 +28,37 @@ def plot_comparison(results: pd.DataFrame) -> Figure | None:
     frame, _ = comparison(results)
     if frame.empty:
         return None
+    frame = frame.assign(_level=[_level(row) for row in frame.to_dict("records")])
     datasets = frame["dataset"].unique().tolist()
     rows = [frame[frame["dataset"].eq(dataset)] for dataset in datasets]
     heights = [0.4 + len(_slots(part)) * 0.115 + part["_what"].nunique() * 0.1 for part in rows]
     new, axes = style.figure(
         sum(heights) + 0.45 * len(rows) + 0.8, len(rows), height_ratios=heights, sharex=len(rows) > 1
     )
-    levels = sorted(frame["epsilon"].dropna().unique().tolist())
+    levels = [level for level in frame["_level"].unique() if level]
     paints = _paints(frame, arms(results))
     for ax, part, dataset in zip(axes[:, 0], rows, datasets, strict=True):
         _dots(ax, part, levels, paints)
         ax.set_title(label(dataset, 24))
     axes[-1, 0].set_xlabel("risk")
     handles = [style.key(arm, (paint, "o")) for arm, paint in paints.items()]
-    handles += [style.key(f"ε = {level:g}", (style.NEUTRAL, _shape(level, levels))) for level in levels]
-    if (frame["bound"].ne("") & ~frame["certified"]).any():
-        handles.append(style.key("not certified", (style.NEUTRAL, "o"), fill="none"))
+    for level in levels:
+        fill = "none" if level.startswith(ESTIMATE) else "full"
+        handles.append(style.key(level, (style.NEUTRAL, _shape(level, levels)), fill=fill))
     style.legend(new, handles, 3)
     return new
 
 
 def _slots(part: pd.DataFrame) -> pd.DataFrame:
-    """One line of the plot for each (quantity, arm, ε), from top to bottom."""
-    return part.drop_duplicates(["_what", "_arm", "epsilon", "certified"])
+    """One line of the plot for each (quantity, arm, level), from top to bottom."""
+    return part.drop_duplicates(["_what", "_arm", "total", "epsilon", "certified"])
+
+
+def _level(row: Mapping[Any, Any]) -> str:
+    """What tells marks of one quantity and arm apart: how often a certificate may fail, or the ε of an estimate."""
+    if not row["bound"]:
+        return ""
+    return f"may fail {line(row)[1]}" if row["certified"] else f"{ESTIMATE}, ε = {probability(row['epsilon'])}"
 
 
 def _paints(frame: pd.DataFrame, every: list[str]) -> dict[str, Any]:
@@ -59,17 +70,17 @@ def _paints(frame: pd.DataFrame, every: list[str]) -> dict[str, Any]:
     return paints
 
 
-def _shape(level: float, levels: list[float]) -> str:
+def _shape(level: str, levels: list[str]) -> str:
     return style.MARKERS[levels.index(level) % len(style.MARKERS)] if level in levels else "o"
 
 
-def _dots(ax: Axes, part: pd.DataFrame, levels: list[float], paints: dict[str, Any]) -> None:
+def _dots(ax: Axes, part: pd.DataFrame, levels: list[str], paints: dict[str, Any]) -> None:
     y, ticks, names = 0.0, [], []
     shade = False
     for what, group in part.groupby("_what", sort=False):
         first = y
         for row in group.to_dict("records"):
-            look = paints[row["_arm"]], _shape(row["epsilon"], levels)
+            look = paints[row["_arm"]], _shape(row["_level"], levels)
             ax.errorbar(
                 row["_mean"], y, xerr=None if np.isnan(row["_sd"]) else row["_sd"], elinewidth=1.2, capsize=2.2,
                 markersize=5, **style.filled(look, "none" if row["bound"] and not row["certified"] else "full"),
@@ -79,7 +90,9 @@ def _dots(ax: Axes, part: pd.DataFrame, levels: list[float], paints: dict[str, A
             ax.axhspan(first - 0.95, y - 0.05, color="#f4f4f4", zorder=0, linewidth=0)
         shade = not shade
         ticks.append((first + y - 1) / 2)
-        names.append(str(what))
+        marks = {MARKS.get(kind, "") for kind in group["_standing"]} - {""}
+        name = " ".join([str(what), *sorted(marks)])
+        names.append(name if len(name) <= LONGEST else name.replace(": ", ":\n", 1))
         y += 0.9
     ax.set_yticks(ticks, names)
     ax.set_ylim(y - 0.9, -0.95)
@@ -88,13 +101,17 @@ def _dots(ax: Axes, part: pd.DataFrame, levels: list[float], paints: dict[str, A
     style.percent_axis(ax, "x")
 
 
+def calibration(results: pd.DataFrame) -> pd.DataFrame:
+    """The rows to draw: those at the first ε of their suite, and what is broken, which is never left out."""
+    whole = with_test(results)
+    return whole[at_first_level(whole) | whole.index.isin(below_test(whole).index)]
+
+
 @style.styled
 def plot_calibration(results: pd.DataFrame) -> Figure | None:
     """Every certificate against the test risk of its classifier; one below the diagonal is an alarm."""
-    whole = with_test(results)
-    broken = below_test(whole)
-    # What is broken is never left out.
-    frame = whole[at_first_level(whole) | whole.index.isin(broken.index)]
+    frame = calibration(results)
+    broken = below_test(frame)
     if frame.empty:
         return None
     together = twins(frame)
@@ -113,7 +130,7 @@ def plot_calibration(results: pd.DataFrame) -> Figure | None:
     ax.fill_between([0, 1], [0, 1], color=SHADE, linewidth=0, zorder=0)
     handles = [style.key(", ".join(map(label, together[bound])), look) for bound, look in paints.items()]
     if frame["certified"].ne(True).any():
-        handles.append(style.key("not certified", (style.NEUTRAL, "o"), fill="none"))
+        handles.append(style.key("estimate, not certified", (style.NEUTRAL, "o"), fill="none"))
     if not broken.empty:
         ax.scatter(broken["_tested"], broken["value"], s=110, marker="o", facecolors="none", edgecolors=style.ALARM,
                    linewidths=1.8, zorder=4, label="below")  # fmt: skip

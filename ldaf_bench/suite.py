@@ -249,15 +249,16 @@ class Suite(Section):
             if not kinds & BOUNDS[name].about:
                 about = " or ".join(sorted(BOUNDS[name].about))
                 raise ValueError(f"certificates.bound: {name} is about a {about}, and no method here has one")
-            if not any(self._uses(BOUNDS[name], method) for method in self.methods):
-                integrators = ", ".join(self.risks.integrator)
-                raise ValueError(f"certificates.bound: {name} goes with no method here integrated by {integrators}")
         offered = {need for name in stochastic for need in METHODS[name].offers}
         for place, section in (("risks", self.risks), ("convergence", self.convergence)):
             for name in section.integrator if section and stochastic else ():
                 if INTEGRATORS[name].needs not in offered:
                     needs = INTEGRATORS[name].needs
                     raise ValueError(f"{place}.integrator: {name} needs {needs}, and no method here offers that")
+        for name in self.certificates.bound:
+            if not any(self._uses(BOUNDS[name], method) for method in self.methods):
+                integrators = ", ".join(self.risks.integrator)
+                raise ValueError(f"certificates.bound: {name} goes with no method here integrated by {integrators}")
         return self
 
     def classifiers(self, name: str) -> frozenset[Classifier]:

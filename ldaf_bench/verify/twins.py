@@ -71,14 +71,14 @@ def _catoni_at(risk: float, kl: float, num_data: int, epsilon: float, beta: floa
 
 
 def _catoni(risk: float, kl: float, num_data: int, epsilon: float, guess: float) -> float:
-    """At the β that minimizes the bound at the guess and KL = ½, found by golden sections of ln β."""
-    golden = (math.sqrt(5) - 1) / 2
-    low, high = math.log(1e-6), math.log(50.0)
-    for _ in range(80):
-        one, two = high - golden * (high - low), low + golden * (high - low)
-        values = [_catoni_at(guess, 0.5, num_data, epsilon, math.exp(x)) for x in (one, two)]
-        low, high = (low, two) if values[0] < values[1] else (one, high)
-    return _catoni_at(risk, kl, num_data, epsilon, math.exp((low + high) / 2))
+    """At the β that minimizes the bound at the guess and KL = ½: where its derivative changes its sign."""
+    penalty = (0.5 + math.log(1 / epsilon)) / num_data
+    low, high = 1e-6, 50.0
+    for _ in range(100):
+        beta = (low + high) / 2
+        rises = guess * math.expm1(beta) > math.expm1(beta * guess + penalty)
+        low, high = (low, beta) if rises else (beta, high)
+    return _catoni_at(risk, kl, num_data, epsilon, high)
 
 
 def _catoni_grid(risk: float, kl: float, num_data: int, epsilon: float) -> float:

@@ -21,8 +21,8 @@ from ldaf_bench.models.network import NetworkConfig, SplitConfig
 from ldaf_bench.sections import Section, Spec
 from ldaf_bench.store.networks import network_id
 from ldaf_bench.suite import Suite, SuiteError, check_sizes
-from ldaf_bench.theory.bounds import Bound, Classifier
-from ldaf_bench.theory.certificate import Budget
+from ldaf_bench.theory.bounds import Bound, Classifier, Takes
+from ldaf_bench.theory.certificate import Budget, spends_delta
 from ldaf_bench.theory.integrate import INTEGRATORS
 
 PLAN_FILE, SEAL_FILE = "plan.json", "seal.json"
@@ -159,23 +159,32 @@ class Plan:
                 first.setdefault((digest.network, digest.method), digest)
         return tuple(first.values())
 
-    def bounds(self, classifier: Classifier, integrator: str | None = None) -> tuple[Bound, ...]:
-        """The suite's bounds for such a classifier, integrated like this."""
-        return self.suite.certificates.bounds_about(classifier, integrator)
+    def bounds(self, classifier: Classifier, integrator: str | None = None, has_mean: bool = True) -> tuple[Bound, ...]:
+        """The suite's bounds for such a classifier, integrated like this; not all methods have a mean classifier."""
+        return self.suite.certificates.bounds_about(classifier, integrator, has_mean)
 
-    def budgets(self, classifier: Classifier, integrator: str | None = None) -> tuple[Budget, ...]:
+    def bounds_of(self, planned: PlannedIntegration) -> tuple[Bound, ...]:
+        """The suite's bounds for an integration."""
+        has_mean = planned.posterior.digest.entry.logits is not None
+        return self.bounds(planned.posterior.classifier, planned.integrator, has_mean)
+
+    def budgets(
+        self, classifier: Classifier, integrator: str | None = None, takes: Takes = "risk"
+    ) -> tuple[Budget, ...]:
         """One budget for each ε of the suite. All of them have the same total of ε + δ′.
 
         Mean classifiers and stochastic ones are two choices apart, and each may spend all of it. Within each, an event
         counts once for every prior (or fixed classifier) that it is about. Where nothing is left to chance, the bound
-        gets all of ε + δ′; but not if it can be picked instead of something that spends δ′.
+        gets all of ε + δ′; but not if it can be picked instead of something that spends δ′. `takes` is what the
+        bound takes: not all bounds spend δ′ on an integration by chance.
         """
         asked = self.suite.certificates
         group = "mean" if classifier == "mean" else "stochastic"
         events, integrations, by_chance = self._price[group]
-        spends = integrator is not None and INTEGRATORS[integrator].costs_delta
+        entry = None if integrator is None else INTEGRATORS[integrator]
+        spends = spends_delta(takes, entry)
         whole = not spends and not (asked.report == "best" and by_chance)
-        if integrator is not None and not INTEGRATORS[integrator].certifies:
+        if entry is not None and not entry.certifies:
             whole = False  # an estimate promises nothing; at ε it can be compared with what does
         return tuple(
             Budget(epsilon + asked.delta if whole else epsilon, asked.delta if spends else 0.0, events, integrations)
@@ -186,16 +195,23 @@ class Plan:
     def _price(self) -> Mapping[str, tuple[int, int, bool]]:
         """K and J of mean and of stochastic classifiers, and whether anything there is left to chance.
 
-        A bound on the errors of one draw per datum and one on the Gibbs risk of the same prior are two events.
+        A bound on the errors of one draw per datum and one on the Gibbs risk of the same prior are two events. A bound
+        on values has an event for each integration, because each has other values. What certifies nothing is never
+        picked, and costs nothing.
         """
-        by_chance = sum(INTEGRATORS[integration.integrator].costs_delta for integration in self.integrations)
+        pairs = [
+            (bound, planned, INTEGRATORS[planned.integrator])
+            for planned in self.integrations
+            for bound in self.bounds_of(planned)
+            if INTEGRATORS[planned.integrator].certifies
+        ]
+        by_chance = len({planned.identity for bound, planned, entry in pairs if spends_delta(bound.takes, entry)})
         if self.suite.certificates.report != "best":
             return {"mean": (1, 1, False), "stochastic": (1, 1, by_chance > 0)}
         mean = {(bound.event, digest) for bound in self.bounds("mean") for digest in self.means}
         stochastic = {
-            (bound.event, bound.counts, planned.posterior.prior_identity)
-            for planned in self.integrations
-            for bound in self.bounds(planned.posterior.classifier, planned.integrator)
+            (bound.event, bound.counts, one.identity if bound.takes == "values" else one.posterior.prior_identity)
+            for bound, one, _ in pairs
         }
         events = {"mean": max(1, len(mean)), "stochastic": max(1, len(stochastic))}
         return {
@@ -296,7 +312,8 @@ def _integrations(suite: Suite, posteriors: Any) -> Iterator[PlannedIntegration]
     for posterior in posteriors:
         for name in suite.risks.integrator:
             entry = INTEGRATORS[name]
-            wanted = suite.certificates.bounds_about(posterior.classifier, name)
+            has_mean = posterior.digest.entry.logits is not None
+            wanted = suite.certificates.bounds_about(posterior.classifier, name, has_mean)
             if wanted and entry.needs in posterior.digest.entry.offers:
                 for num_points in suite.risks.num_points if entry.least_points else (0,):
                     yield PlannedIntegration(posterior, name, num_points)

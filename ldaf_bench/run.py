@@ -57,7 +57,8 @@ def show_plan(plan: Plan, store: Path, console: Console) -> None:
         f"Data: {plan.summary.name}, {sizes} points.",
         f"Methods: {', '.join(plan.suite.methods)}.",
         f"Confidence: ε = {', '.join(f'{epsilon:g}' for epsilon in asked.epsilon)} for the bounds, "
-        f"δ′ = {asked.delta:g} for the integrations.",
+        f"δ′ = {asked.delta:g} for the integrations; ε + δ′ = "
+        f"{', '.join(f'{epsilon + asked.delta:g}' for epsilon in asked.epsilon)} in total.",
     ]
     if asked.report == "best":
         for who, kind, there in (

@@ -28,7 +28,8 @@ from ldaf_bench.models.backbones import BACKBONES
 from ldaf_bench.models.recipe import Recipe, recipe_from
 from ldaf_bench.resources import Resources
 from ldaf_bench.sections import Axis, Count, EntryOf, Fraction, Section, Whole
-from ldaf_bench.theory.bounds import BOUNDS, Bound, Classifier
+from ldaf_bench.theory.bounds import BOUNDS, GUESS, Bound, Classifier
+from ldaf_bench.theory.certificate import fits
 from ldaf_bench.theory.integrate import INTEGRATORS
 from ldaf_bench.yaml_file import FileError, explain, keys_of, read_yaml
 
@@ -97,10 +98,12 @@ class Certificates(Section):
     """Which bounds, at which confidence."""
 
     bound: Axis[BoundName] = (next(iter(BOUNDS)),)
-    epsilon: Axis[Fraction] = (0.01,)
+    guess: Axis[Fraction] = (GUESS,)
+    """Guesses of the risk, for bounds that rest on one; each guess is an event of its own."""
+    epsilon: Axis[Fraction] = (0.0199,)
     """ε of the bounds; each value is a statement of its own."""
-    delta: Fraction = 0.01
-    """δ′ of the integrations."""
+    delta: Fraction = 0.0001
+    """δ′ of the integrations: ε + δ′ is the total. A small δ′ costs little."""
     report: Literal["all", "best"] = "all"
     """`best`: the best result may be reported, and all pay for the choice. `all`: nothing is selected."""
 
@@ -111,15 +114,13 @@ class Certificates(Section):
                 raise ValueError(f"epsilon {epsilon:g} and delta {self.delta:g} add up to 1 or more")
         return self
 
-    def bounds_about(self, classifier: Classifier, integrator: str | None = None) -> tuple[Bound, ...]:
-        """The bounds for such a classifier, integrated like this; a mean classifier is not integrated.
-
-        Bounds that count errors go with one draw per datum, all others with integrations of the risk.
-        """
-        about = (BOUNDS[name] for name in self.bound if classifier in BOUNDS[name].about)
-        if integrator is None:
-            return tuple(about)
-        return tuple(bound for bound in about if bound.counts == INTEGRATORS[integrator].counts)
+    def bounds_about(
+        self, classifier: Classifier, integrator: str | None = None, has_mean: bool = True
+    ) -> tuple[Bound, ...]:
+        """The bounds for such a classifier, integrated like this, at all guesses; a mean classifier by no integrator."""
+        entry = None if integrator is None else INTEGRATORS[integrator]
+        every = (bound for name in self.bound for bound in BOUNDS[name].each(self.guess))
+        return tuple(bound for bound in every if fits(bound, classifier, entry, has_mean))
 
 
 class Convergence(Section):
@@ -243,7 +244,7 @@ class Suite(Section):
         stochastic = [name for name in self.methods if METHODS[name].prior is not None]
         if self.search is not None and not stochastic:
             raise ValueError("there are no posteriors to search: add a method that has some")
-        kinds = self.classifiers()
+        kinds = {kind for name in self.methods for kind in self.classifiers(name)}
         for name in self.certificates.bound:
             if not kinds & BOUNDS[name].about:
                 about = " or ".join(sorted(BOUNDS[name].about))
@@ -254,19 +255,32 @@ class Suite(Section):
                 if INTEGRATORS[name].needs not in offered:
                     needs = INTEGRATORS[name].needs
                     raise ValueError(f"{place}.integrator: {name} needs {needs}, and no method here offers that")
+        for name in self.certificates.bound:
+            if not any(self._uses(BOUNDS[name], method) for method in self.methods):
+                integrators = ", ".join(self.risks.integrator)
+                raise ValueError(f"certificates.bound: {name} goes with no method here integrated by {integrators}")
         return self
 
-    def classifiers(self) -> frozenset[Classifier]:
-        """The kinds of classifiers that its methods make."""
-        kinds: set[Classifier] = set()
-        for name, section in self.methods.items():
-            method = METHODS[name]
-            if method.logits is not None:
-                kinds.add("mean")
-            if method.prior is not None:
-                fitted = {method.fit_axes(objective=value).fitted for value in section.objective}  # type: ignore[attr-defined]
-                kinds |= {"posterior" if one else "prior" for one in fitted}
+    def classifiers(self, name: str) -> frozenset[Classifier]:
+        """The kinds of classifiers that a method makes here."""
+        method, kinds = METHODS[name], set[Classifier]()
+        if method.logits is not None:
+            kinds.add("mean")
+        if method.prior is not None:
+            objectives = self.methods[name].objective  # type: ignore[attr-defined]
+            fitted = {method.fit_axes(objective=value).fitted for value in objectives}
+            kinds |= {"posterior" if one else "prior" for one in fitted}
         return frozenset(kinds)
+
+    def _uses(self, bound: Bound, name: str) -> bool:
+        """Whether a certificate of a method's classifiers uses the bound."""
+        method = METHODS[name]
+        offered = [INTEGRATORS[one] for one in self.risks.integrator if INTEGRATORS[one].needs in method.offers]
+        return any(
+            fits(bound, kind, entry, method.logits is not None)
+            for kind in self.classifiers(name)
+            for entry in ([None] if kind == "mean" else offered)
+        )
 
 
 def keys_at(place: Sequence[str]) -> list[str]:

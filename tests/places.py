@@ -7,6 +7,7 @@ import yaml
 from ldaf_bench.run import main
 from ldaf_bench.verify.__main__ import main as verify
 
+# fmt: off
 SMALL = {
     "suite": "small",
     "data": {"dataset": "digits", "certificate": 0.5},
@@ -23,13 +24,19 @@ SMALL = {
     },
     "risks": {"integrator": ["mc", "bonferroni", "qmc", "forward_mc", "one_draw"], "num_points": 16},
     "certificates": {
-        "bound": ["kl", "kl_exact", "lambda", "quad", "classic", "catoni", "test_set", "chernoff"],
+        "bound": [
+            "kl", "kl_exact", "lambda", "quad", "classic", "catoni", "catoni_grid", "split_kl", "test_set", "chernoff",
+            "betting",
+        ],
+        "guess": [0.05, 0.1],
         "epsilon": [0.01, 0.05],
+        "delta": 0.01,
         "report": "best",
     },
     "convergence": {"num_points": [8, 32], "repeats": 2, "reference_points": 64},
     "resources": {"train": {"cpus_per_worker": 1, "checkpoint_seconds": 0.3}, "digest": {"cpus_per_worker": 1}},
 }
+# fmt: on
 CHANGING = {
     "finished",
     "commit",

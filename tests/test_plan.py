@@ -244,7 +244,9 @@ def test_the_mean_classifier_is_certified_once_however_its_digest_is_computed():
 def test_delta_is_spent_by_what_is_left_to_chance_and_given_to_the_bound_by_what_is_not(integrator, report):
     entry = INTEGRATORS[integrator]
     asked = {"bound": list(BOUNDS), "epsilon": 0.03, "delta": 0.02, "report": report}
-    alone = plan(ldaf={"objective": "unfitted"}, risks={"integrator": integrator, "num_points": 64}, certificates=asked)
+    fitting = {**asked, "bound": [name for name in BOUNDS if BOUNDS[name].counts]} if entry.counts else asked
+    risks = {"integrator": integrator, "num_points": 64}
+    alone = plan(ldaf={"objective": "unfitted"}, risks=risks, certificates=fitting)
     (budget,) = alone.budgets("prior", integrator)
     if not entry.certifies:  # an estimate promises nothing
         assert (budget.epsilon, budget.delta) == (0.03, 0.0)
@@ -258,6 +260,48 @@ def test_delta_is_spent_by_what_is_left_to_chance_and_given_to_the_bound_by_what
         assert (beside.epsilon, beside.delta) == (0.03, 0.0)
     else:
         assert (beside.epsilon, beside.delta) == (budget.epsilon, budget.delta)
+
+
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+def test_a_bound_on_values_spends_no_delta_and_gets_it_for_its_bound(integrator):
+    asked = {"bound": ["betting", "split_kl"], "epsilon": 0.03, "delta": 0.02}
+    objectives = {"objective": ["cross_entropy", "unfitted"]}
+    both = {"integrator": list(dict.fromkeys(["mc", integrator])), "num_points": 64}
+    made = plan(ldaf=objectives, risks=both, certificates=asked)
+    (budget,) = made.budgets("prior", integrator, "values")
+    assert (budget.epsilon, budget.delta) == ((0.05, 0.0) if INTEGRATORS[integrator].certifies else (0.03, 0.0))
+    # Alone, it leaves nothing to chance that δ′ would have to cover, so a choice costs no δ′ either.
+    alone = plan(ldaf=objectives, certificates={**asked, "bound": "betting", "report": "best"})
+    assert [(one.epsilon, one.delta, one.num_integrations) for one in alone.budgets("prior", "mc", "values")] == [
+        (0.05, 0.0, 1)
+    ]
+
+
+def test_every_guess_is_an_event_of_its_own_and_a_guess_that_no_bound_uses_costs_nothing():
+    for bounds, guesses, events in (
+        (["kl"], [0.01, 0.02, 0.03], 1),
+        (["catoni"], [0.01], 1),
+        (["catoni"], [0.01, 0.02, 0.03], 3),
+        (["kl", "catoni", "catoni_grid"], [0.01, 0.010000000001], 4),
+    ):
+        made = plan(networks={"seed": [0, 1]}, certificates={"bound": bounds, "guess": guesses, "report": "best"})
+        assert price(made) == (2 * events, 2)
+        found = [bound.guess for bound in made.bounds("posterior", "mc") if bound.guess is not None]
+        assert found == (guesses if "catoni" in bounds else [])
+
+
+def test_a_bound_on_values_has_an_event_for_each_integration_and_a_bound_on_the_risk_one_for_all():
+    risks = {"integrator": ["mc", "bonferroni", "one_draw", "qmc"], "num_points": [64, 128]}
+    for bound, events in (("chernoff", 1), ("betting", 2 + 1 + 1), ("split_kl", 1)):
+        made = plan(ldaf={"objective": "unfitted"}, risks=risks, certificates={"bound": bound, "report": "best"})
+        assert price(made, "prior")[0] == events
+
+
+def test_what_certifies_nothing_is_never_picked_and_costs_nothing():
+    made = plan(
+        ldaf={"scale": [0.1, 0.2]}, risks={"integrator": "qmc", "num_points": 64}, certificates={"report": "best"}
+    )
+    assert price(made) == (1, 1)
 
 
 def test_a_count_of_errors_is_an_event_beside_the_gibbs_risk_of_the_same_prior():

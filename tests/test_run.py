@@ -49,11 +49,11 @@ def test_every_certificate_is_there_and_the_table_is_the_record(finished):
     assert table.schema.equals(schema(record_columns()), check_metadata=False)
     assert finished.table("curves").schema.equals(schema(CURVES), check_metadata=False)
     frame = table.to_pandas()
-    # 2 fitted posteriors × 4 integrations × 6 bounds × 2 ε; 2 unfitted ones with `chernoff` as well, and `test_set` on
-    # one draw per datum; 2 mean classifiers
-    assert len(frame) == 2 * 4 * 6 * 2 + 2 * (4 * 7 + 1) * 2 + 2 * 2 * 2
+    # 2 fitted posteriors × 4 integrations × 9 bounds (`catoni` at 2 guesses) × 2 ε; 2 unfitted ones with `chernoff` and
+    # `betting` as well, and with `test_set` and `betting` on one draw per datum; 2 mean classifiers
+    assert len(frame) == 2 * 4 * 9 * 2 + 2 * (4 * 11 + 2) * 2 + 2 * 3 * 2
     assert frame["error"].isna().all()
-    assert frame["classifier"].value_counts().to_dict() == {"posterior": 96, "prior": 116, "mean": 8}
+    assert frame["classifier"].value_counts().to_dict() == {"posterior": 144, "prior": 184, "mean": 12}
     certified = frame[
         frame["integrator"].isin(["mc", "bonferroni", "forward_mc", "one_draw"]) | frame["integrator"].isna()
     ]
@@ -65,10 +65,20 @@ def test_every_certificate_is_there_and_the_table_is_the_record(finished):
     assert (frame["value"] > frame["mean_error"].where(mean, frame["risk"])).all()
     assert (frame["value"] > frame["mean_test_error"].where(mean, frame["test_risk"])).all()
     assert (certified[certified["bound"] == "kl"]["value"] < 0.6).all()
-    # 2 covariances × the events of kl, catoni, (unfitted) chernoff and test_set; 4 posteriors × mc and forward_mc
-    assert set(frame[~mean]["num_events"]) == {8}
+    # 2 covariances × the events of kl, catoni (2 guesses), catoni_grid, split_kl, (unfitted) chernoff, test_set, and
+    # betting on 4 certified integrations; 4 posteriors × mc and forward_mc
+    assert set(frame[~mean]["num_events"]) == {22}
     assert set(frame[~mean]["num_integrations"]) == {8}
-    assert set(frame[mean]["num_events"]) == {2}
+    assert set(frame[mean]["num_events"]) == {4}
+    # A guess is a column of the bounds that rest on one, and an event of its own.
+    guessed = frame[frame["bound"] == "catoni"]
+    assert set(guessed["guess"]) == {0.05, 0.1}
+    assert guessed.groupby("guess")["event"].nunique().eq(1).all()
+    assert guessed["event"].nunique() == 2
+    assert frame[frame["bound"] != "catoni"]["guess"].isna().all()
+    # Betting spends no δ′, and has no use for an upper end of the risk.
+    assert frame[frame["bound"] == "betting"]["delta"].eq(0).all()
+    assert frame[frame["bound"].isin(["betting", "split_kl"])]["risk_upper"].isna().all()
     # Nobody may pick for free: what could be picked instead of a draw does not get the draw's δ′. Mean classifiers are
     # a choice apart, and spend all of it.
     assert (frame[~mean]["level"] == frame[~mean]["epsilon"]).all()
@@ -99,7 +109,7 @@ def test_the_tables_are_compressed_and_read_by_pandas_polars_and_duckdb(finished
 
 def test_the_certificates_are_verified_from_the_artifacts(finished, capsys):
     assert finished.verify() == 0
-    assert "220 certificates of 18 integrations and 2 networks agree" in capsys.readouterr().out
+    assert "340 certificates of 18 integrations and 2 networks agree" in capsys.readouterr().out
 
 
 def test_a_second_run_makes_nothing_and_starts_no_ray(finished, monkeypatch):
@@ -277,7 +287,7 @@ def test_a_table_that_paid_less_than_its_plan_is_noticed_row_by_row(finished):
     path = finished.store / "integrations" / row["integration"]
     content = json.loads((path / "about.json").read_text())
     integration = load_integration(path, content["source"]).integration
-    check_row(row, [integration], budget, 0.01)
+    check_row(row, [integration], [], budget, 0.01)
     free = Budget(budget.epsilon, budget.delta)
     kind, risk, num_data = row["classifier"], row["risk_upper"], row["num_certificate"]
     cheaper = float(certify(BOUNDS["kl"], kind, risk, row["kl_divergence"], num_data, free))
@@ -293,10 +303,11 @@ def test_a_table_that_paid_less_than_its_plan_is_noticed_row_by_row(finished):
         ({"level": row["epsilon"] + 0.01}, "paid for level"),
         ({"total": row["epsilon"]}, "fails with probability"),
         ({"event": "another"}, "another event"),
+        ({"guess": 0.05}, "a guess where there is none"),
         ({"bound": "test_set", "event": BOUNDS["test_set"].event}, "is not about a"),
     ):
         with pytest.raises(VerifyError, match=says):
-            check_row({**row, **change}, [integration], budget, 0.01)
+            check_row({**row, **change}, [integration], [], budget, 0.01)
 
 
 @pytest.mark.parametrize("array", ["rows", "mean"])
@@ -463,12 +474,13 @@ def test_new_certificates_cost_no_integration_and_no_ray(copied, monkeypatch, ce
     assert set(frame["epsilon"]) == set(wanted if isinstance(wanted, list) else [wanted])
     paid = set(frame[frame["integrator"].notna()]["num_events"])
     # kl on 2 priors, and test_set on their draws
-    assert paid == ({1} if certificates.get("report") == "all" else {8} if "bound" not in certificates else {4})
+    assert paid == ({1} if certificates.get("report") == "all" else {22} if "bound" not in certificates else {4})
     if certificates.get("report") == "all":
         # Nothing is selected, so everything has the same total: what leaves nothing to chance spends δ′ on its bound.
         free = frame["certified"] & frame["delta"].eq(0)
         assert (frame[free]["level"] == frame[free]["epsilon"] + 0.01).all()
-        assert frame[frame["bound"] == "test_set"]["mixture"].isna().all()
-        others = frame[frame["bound"] != "test_set"]
+        counting = frame["bound"].isin(["test_set", "split_kl"])
+        assert frame[counting]["mixture"].isna().all()
+        others = frame[~counting]
         assert np.allclose(others["mixture"], others["value"], rtol=0, atol=1e-12)  # one seed: the same classifier
     assert copied.verify() == 0

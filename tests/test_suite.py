@@ -105,7 +105,7 @@ def deterministic(**sections):
         ("methods.ldaf.scale", float("nan"), ": input should be a finite number; got nan."),
         ("methods.ldaf.learning_rate", "0.1", ": input should be a valid number; got '0.1'."),
         ("certificates.epsilon", 0, ": "),
-        ("certificates.epsilon", [0.01, 0.995], "add up to 1 or more"),
+        ("certificates.epsilon", [0.01, 0.99995], "add up to 1 or more"),
         ("methods.ldaf.fit_points", 1000, "methods.ldaf: fit_points must be a power of 2, at most 2^30"),
         ("methods.ldaf.fit_points", [64, 1000], "got 1000."),
         ("risks.num_points", [256, 300], "num_points must be powers of 2, at most 2^30 (Sobol points of qmc)"),

@@ -154,7 +154,8 @@ def _frame(tables: Sequence[pa.Table], columns: Sequence[Column]) -> pd.DataFram
 
 def _once(results: pd.DataFrame) -> pd.DataFrame:
     """Every certificate once, though several folders hold it; a `ReportError` if they do not agree on it."""
-    identity, outcome = ["plan", "integration", "bound", "epsilon"], ["value", "risk", "test_risk", "mean_test_error"]
+    identity = ["plan", "integration", "bound", "guess", "epsilon"]
+    outcome = ["value", "risk", "test_risk", "mean_test_error"]
     known = results[results["value"].notna() & results[identity].ne("").all(axis=1) & results["epsilon"].notna()]
     again = known.duplicated(identity)
     differs = known.drop_duplicates([*identity, *outcome]).duplicated(identity)

@@ -97,7 +97,10 @@ Look = tuple[Any, str]
 def looks(names: Iterable[str], known: Sequence[str]) -> dict[str, Look]:
     """Colours and markers of names by their place among all that are known, so that figures agree."""
     places = {name: known.index(name) if name in known else zlib.crc32(name.encode()) for name in names}
-    return {name: (PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)]) for name, i in places.items()}
+    # After a round of all colours the markers are moved by one, so that no two neighbours look alike.
+    return {
+        name: (PALETTE[i % len(PALETTE)], MARKERS[(i + i // len(PALETTE)) % len(MARKERS)]) for name, i in places.items()
+    }
 
 
 def looks_of(kind: str, names: Iterable[str]) -> dict[str, Look]:

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from ldaf_bench.plan import Plan
-from ldaf_bench.theory.bounds import Bound, Classifier
-from ldaf_bench.theory.certificate import Budget, certify, risk_to_certify
+from ldaf_bench.theory.bounds import Bound, Classifier, Takes
+from ldaf_bench.theory.certificate import Budget, certify, evidence
 from ldaf_bench.theory.integrate import INTEGRATORS, Integration
 
 
@@ -19,16 +20,16 @@ class Certifiable(NamedTuple):
     classifier: Classifier
     integrator: str | None
     """None for a mean classifier."""
-    risk: float
-    """What enters the bound; budgets differ in ε only, so that one value serves them all."""
+    integrations: tuple[Integration, ...]
+    """What certificates rest on: one, or those of all seeds of a mixture. A mean classifier's values are its errors."""
+    mistakes: Tensor | None
+    """For every datum whether the mean classifier errs, if there is one."""
     kl: float
     num_data: int
     certified: bool
     columns: Mapping[str, Any]
-    integration: Integration | None = None
-    """What the risks come from, if anything was integrated."""
     mixed: bool = False
-    """Whether it is a mixture over seeds, which has no number of errors."""
+    """Whether it is a mixture over seeds, which some bounds have no value for."""
 
     @classmethod
     def of(
@@ -51,50 +52,69 @@ class Certifiable(NamedTuple):
         """What it shares with the same classifier of another seed."""
         return self.columns["setting"], self.integrator, self.columns.get("num_points"), self.num_data
 
-    def bounds(self, plan: Plan) -> tuple[Bound, ...]:
-        """The plan's bounds for it."""
-        every = plan.bounds(self.classifier, self.integrator)
-        return tuple(bound for bound in every if not (self.mixed and bound.counts))
+    def prices(self, plan: Plan) -> dict[Bound, tuple[Budget, ...]]:
+        """The plan's bounds for it, each with a budget for every ε."""
+        every = plan.bounds(self.classifier, self.integrator, self.mistakes is not None)
+        own = (bound for bound in every if bound.mixes or not self.mixed)
+        return {bound: plan.budgets(self.classifier, self.integrator, bound.takes) for bound in own}
+
+    def evidence(self, bound: Bound, delta: float) -> Tensor:
+        """What the bound is evaluated at."""
+        entry = None if self.integrator is None else INTEGRATORS[self.integrator]
+        return evidence(bound, entry, self.integrations, self.mistakes, delta)
 
 
 def certificates(plan: Plan, found: Sequence[Certifiable]) -> Iterator[dict[str, Any]]:
     """One row for each classifier, ε and bound, each with the certificate of its mixture over seeds."""
     values, asked = _values(plan, found), plan.suite.certificates
     groups = _seeds(found) if asked.report == "all" else {}
-    mixed = _values(plan, [_mixture(plan, members) for members in groups.values()])
+    mixed = _values(plan, [_mixture(members) for members in groups.values()])
     place = {setting: number for number, setting in enumerate(groups)}
     for number, one in enumerate(found):
-        for level, budget in enumerate(plan.budgets(one.classifier, one.integrator)):
-            for bound in one.bounds(plan):
+        prices = one.prices(plan)
+        for level, epsilon in enumerate(asked.epsilon):
+            for bound, budgets in prices.items():
+                budget, (value, taken) = budgets[level], values[number, level, bound]
+                upper = taken.item() if one.integrator and one.certified and bound.takes == "risk" else None
                 yield {
                     **one.columns,
+                    "risk_upper": upper,
                     "bound": bound.name,
+                    "guess": bound.guess,
                     "event": bound.event,
-                    "epsilon": asked.epsilon[level],
+                    "epsilon": epsilon,
                     "level": budget.epsilon,
                     "delta": budget.delta,
-                    "total": asked.epsilon[level] + asked.delta if one.certified else None,
+                    "total": epsilon + asked.delta if one.certified else None,
                     "num_events": budget.num_events,
                     "num_integrations": budget.num_integrations,
-                    "value": values[number, level, bound.name],
-                    "mixture": mixed.get((place.get(one.setting, -1), level, bound.name)),
+                    "value": value,
+                    "mixture": mixed.get((place.get(one.setting, -1), level, bound), (None,))[0],
                     "certified": one.certified,
                 }
 
 
-def _values(plan: Plan, found: Sequence[Certifiable]) -> dict[tuple[int, int, str], float]:
-    """All certificates by (classifier, ε, bound); each bound is evaluated once for all classifiers alike."""
+def _values(plan: Plan, found: Sequence[Certifiable]) -> dict[tuple[int, int, Bound], tuple[float, Tensor]]:
+    """All certificates by (classifier, ε, bound), each with what the bound was evaluated at.
+
+    Budgets differ in ε only, so that one evidence serves them all. Each bound is evaluated once for all classifiers
+    alike.
+    """
     groups: dict[tuple[Classifier, int, Bound, Budget, int], list[int]] = {}
+    taken: dict[tuple[int, Takes], Tensor] = {}
     for number, one in enumerate(found):
-        for level, budget in enumerate(plan.budgets(one.classifier, one.integrator)):
-            for bound in one.bounds(plan):
+        for bound, budgets in one.prices(plan).items():
+            if (number, bound.takes) not in taken:
+                taken[number, bound.takes] = one.evidence(bound, budgets[0].delta_each)
+            for level, budget in enumerate(budgets):
                 groups.setdefault((one.classifier, one.num_data, bound, budget, level), []).append(number)
-    values: dict[tuple[int, int, str], float] = {}
+    values: dict[tuple[int, int, Bound], tuple[float, Tensor]] = {}
     for (kind, num_data, bound, budget, level), members in groups.items():
         kls = torch.tensor([found[number].kl for number in members], dtype=torch.float64)
-        risks = torch.tensor([found[number].risk for number in members], dtype=torch.float64)
-        certified = certify(bound, kind, risks, kls, num_data, budget).tolist()
-        values |= {(n, level, bound.name): v for n, v in zip(members, certified, strict=True)}
+        evidences = [taken[number, bound.takes] for number in members]
+        certified = certify(bound, kind, torch.stack(evidences), kls, num_data, budget).tolist()
+        for number, value, one_taken in zip(members, certified, evidences, strict=True):
+            values[number, level, bound] = value, one_taken
     return values
 
 
@@ -106,25 +126,13 @@ def _seeds(found: Sequence[Certifiable]) -> dict[tuple[Any, ...], list[Certifiab
     return groups
 
 
-def _mixture(plan: Plan, members: Sequence[Certifiable]) -> Certifiable:
+def _mixture(members: Sequence[Certifiable]) -> Certifiable:
     r"""The uniform mixture over seeds: draw a seed, then a classifier.
 
     The mean of S certificates is a statement at S(ε + δ′). The mixture's is one at ε + δ′: its prior draws the seed
     uniformly, so that KL is the mean KL and the risk the mean risk; and the draws of all seeds are independent, so that
     one δ′ covers their mean. With `report: best` all certificates hold at once, and their mean needs no mixture.
     """
-    first, size = members[0], len(members)
-    kl, risk = (sum(values) / size for values in zip(*((one.kl, one.risk) for one in members), strict=True))
-    integrations = [one.integration for one in members if one.integration is not None]
-    if first.integrator is not None:
-        delta = plan.budgets(first.classifier, first.integrator)[0].delta_each
-        risk = risk_to_certify(INTEGRATORS[first.integrator], pool(integrations), delta)
-    return first._replace(risk=risk, kl=kl, mixed=True)
-
-
-def pool(integrations: Sequence[Integration]) -> Integration:
-    """The integrations of several seeds as one: the draws are independent over seeds too."""
-    per_datum = torch.cat([one.per_datum for one in integrations])
-    draws = [one.draws for one in integrations if one.draws is not None]
-    together = torch.cat(draws) if len(draws) == len(integrations) else None
-    return Integration(per_datum, together, None, sum(one.num_evaluations for one in integrations))
+    integrations = tuple(integration for one in members for integration in one.integrations)
+    kl = sum(one.kl for one in members) / len(members)
+    return members[0]._replace(integrations=integrations, kl=kl, mixed=True)

@@ -22,7 +22,7 @@ from ldaf_bench.models.network import Network
 from ldaf_bench.plan import DigestOf, Plan, PlannedIntegration, PlannedNetwork, PlannedPosterior
 from ldaf_bench.results.certificates import Certifiable, certificates
 from ldaf_bench.results.record import CURVES, record_columns, table
-from ldaf_bench.store.digests import Digested
+from ldaf_bench.store.digests import Digested, mean_mistakes
 from ldaf_bench.store.posteriors import (
     Posterior,
     convergence_path,
@@ -34,6 +34,7 @@ from ldaf_bench.store.posteriors import (
     posterior_path,
     search_path,
 )
+from ldaf_bench.theory.integrate import INTEGRATORS, Integration
 
 
 class Tables(NamedTuple):
@@ -85,13 +86,14 @@ def collect(plan: Plan, store: Path, sources: Mapping[DigestOf, Sources], failur
         if digest.mean in failures:
             rows.append({**base, "error": failures[digest.mean]})
         else:
-            found.append(_mean(sources[digest], {**base, **posteriors.measured[digest]}))
+            columns = {**base, **posteriors.measured[digest]}
+            found.append(_mean(sources[digest], posteriors.mistakes[digest], columns))
     for planned in wanted:
         base = _identity(plan, planned.posterior.digest, planned.posterior, planned)
         if planned.identity in failures:
             rows.append({**base, "error": failures[planned.identity]})
         else:
-            found.append(_integrated(plan, planned, store, posteriors, base))
+            found.append(_integrated(planned, store, posteriors, base))
     kept = dict.fromkeys(planned.posterior for planned in wanted)
     return Tables(
         table(record_columns(), [*certificates(plan, found), *rows]),
@@ -114,6 +116,7 @@ class Posteriors:
         self.store, self.sources = store, sources
         self.content = {digest: found.content for digest, found in sources.items()}
         self.measured = {digest: _measured(found) for digest, found in sources.items()}
+        self.mistakes = {digest: mistakes_of(found.certificate) for digest, found in sources.items()}
         self._read: dict[str, Posterior] = {}
 
     def get(self, planned: PlannedPosterior) -> Posterior:
@@ -178,25 +181,26 @@ def _measured(sources: Sources) -> dict[str, Any]:
 
 def _error(digested: Digested) -> float | None:
     """The 0-1 error of the mean classifier on a part; None if its method has no mean classifier."""
-    wrong = mean_mistakes(digested)
+    wrong = mistakes_of(digested)
     return None if wrong is None else float(wrong.double().mean())
 
 
-def mean_mistakes(digested: Digested) -> torch.Tensor | None:
-    """For every datum whether the mean classifier errs."""
-    logits = METHODS[digested.record["method"]].logits
-    return None if logits is None else logits(digested.tensors).argmax(1) != digested.labels
+def mistakes_of(digested: Digested) -> torch.Tensor | None:
+    """For every datum whether the mean classifier errs; None if its method has no mean classifier."""
+    return mean_mistakes(METHODS[digested.record["method"]], digested.tensors, digested.labels)
 
 
-def _mean(sources: Sources, base: Mapping[str, Any]) -> Certifiable:
+def _mean(sources: Sources, mistakes: torch.Tensor | None, base: Mapping[str, Any]) -> Certifiable:
     """The mean classifier, which is fixed before the certificate part is seen: its errors are what is integrated."""
+    assert mistakes is not None
     record = sources.network.record
     columns = {**base, **_provenance(record["versions"], record["finished"])}
-    return Certifiable("mean", None, float(base["mean_error"]), 0.0, len(sources.certificate.labels), True, columns)
+    errors = Integration(mistakes.double(), torch.zeros_like(sources.certificate.labels))
+    return Certifiable("mean", None, (errors,), mistakes, 0.0, len(mistakes), True, columns)
 
 
 def _integrated(
-    plan: Plan, planned: PlannedIntegration, store: Path, posteriors: Posteriors, base: Mapping[str, Any]
+    planned: PlannedIntegration, store: Path, posteriors: Posteriors, base: Mapping[str, Any]
 ) -> Certifiable:
     digest = planned.posterior.digest
     posterior = posteriors.get(planned.posterior)
@@ -215,9 +219,10 @@ def _integrated(
         **record["about"],
         **_provenance(record["provenance"], record["finished"]),
     }
-    kl = float(posterior.about["kl_divergence"])
-    found = Certifiable.of(plan, planned.posterior.classifier, planned.integrator, integration, kl, columns)
-    return found._replace(columns={**columns, "risk_upper": found.risk if found.certified else None})
+    num_data, kl = len(integration.per_datum), float(posterior.about["kl_divergence"])
+    certifies, kind = INTEGRATORS[planned.integrator].certifies, planned.posterior.classifier
+    mistakes = posteriors.mistakes[digest]
+    return Certifiable(kind, planned.integrator, (integration,), mistakes, kl, num_data, certifies, columns)
 
 
 def _provenance(versions: Mapping[str, str], finished: str) -> dict[str, Any]:

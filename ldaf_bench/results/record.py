@@ -68,7 +68,7 @@ RISK = (
     Column("num_points", int, "q: points per datum", "q", axis="risks.num_points", prefer="largest"),
     Column("num_evaluations", int, "(datum, point) pairs that were evaluated"),
     Column("risk", float, "Gibbs risk on the certificate part, as integrated", "risk, certificate part", PERCENT),
-    Column("risk_upper", float, "its guaranteed upper end; null without a guarantee", unit=PERCENT),
+    Column("risk_upper", float, "its guaranteed upper end, if the bound takes that; null otherwise", unit=PERCENT),
     Column("integration_error", float, "standard error of `risk`; null if the integrator has none", unit=PERCENT),
     Column("prior_risk", float, "Gibbs risk of the prior on the certificate part", unit=PERCENT),
     Column("test_risk", float, "Gibbs risk of the posterior on the test part", "risk, test part", PERCENT),
@@ -87,6 +87,9 @@ CERTIFICATE = (
     ),
     Column(
         "bound", str, "entry of BOUNDS", axis="certificates.bound", prefer="first", names=lambda: tuple(BOUNDS)
+    ),
+    Column(
+        "guess", float, "guess of the risk that the bound rests on; null if it rests on none", axis="certificates.guess"
     ),
     Column("event", str, "what may fail with probability ε; bounds of one event hold together"),
     Column(

@@ -114,6 +114,7 @@ def trained(scenario: Scenario, seed: int, leak: bool) -> list[Certifiable]:
     prior = initial_covariance("code", COORDINATES, scale=scenario.scale, seed=seed)
     settings = FitSettings(num_points=64, max_alternations=2, epsilon=scenario.epsilon, seed=seed)
     draw = flow_draw(FLOW, network.omega, network.features[data.chosen])
+    mistakes = pushed.mean.argmax(-1) != data.labels
     found: list[Certifiable] = []
     fitted: dict[str, tuple[Gaussian, float, float]] = {}
     for planned in plan.integrations:
@@ -126,23 +127,19 @@ def trained(scenario: Scenario, seed: int, leak: bool) -> list[Certifiable]:
         gaussian, kl, truth = fitted[name]
         integrals = problem(pushed, gaussian, data.labels, draw)
         integration = integrate(planned.integrator, integrals, num_points=planned.num_points or 1, seed=seed)
-        found.append(_certifiable(plan, planned.posterior.classifier, planned.integrator, integration, kl, truth, name))
+        one = _certifiable(planned.posterior.classifier, planned.integrator, integration, kl, truth, name)
+        found.append(one._replace(mistakes=mistakes))
     if plan.means:
-        errors = float((pushed.mean.argmax(-1) != data.labels).double().mean())
-        found.append(_mean(errors, len(data.labels), network.true_error(world)))
+        found.append(_certifiable("mean", None, Integration(mistakes.double()), 0.0, network.true_error(world)))
     return found
 
 
 def _certifiable(
-    plan: Plan, kind: Classifier, integrator: str, integration: Integration, kl: float, truth: float, setting: str = ""
+    kind: Classifier, integrator: str | None, integration: Integration, kl: float, truth: float, setting: str = ""
 ) -> Certifiable:
     columns = {"setting": setting, "classifier": kind, "integrator": integrator, "truth": truth}
-    return Certifiable.of(plan, kind, integrator, integration, kl, columns)
-
-
-def _mean(errors: float, num_data: int, truth: float) -> Certifiable:
-    columns = {"setting": "mean", "classifier": "mean", "integrator": None, "truth": truth}
-    return Certifiable("mean", None, errors, 0.0, num_data, True, columns)
+    certified = integrator is None or INTEGRATORS[integrator].certifies
+    return Certifiable(kind, integrator, (integration,), None, kl, len(integration.per_datum), certified, columns)
 
 
 @cache
@@ -167,7 +164,7 @@ def hopeless(scenario: Scenario, seed: int, leak: bool) -> list[Certifiable]:
         _, values, truth = _hopeless(number)
         risks = values[data.chosen, data.labels]
         integration = Integration(risks, torch.zeros(len(risks), dtype=torch.int64))
-        found.append(_certifiable(plan, "prior", BONFERRONI.name, integration, 0.0, truth))
+        found.append(_certifiable("prior", BONFERRONI.name, integration, 0.0, truth))
     return found
 
 
@@ -182,14 +179,16 @@ def luckiest(scenario: Scenario, seed: int, leak: bool) -> list[Certifiable]:
     best = int(risks.mean(1).argmin())
     integration = Integration(risks[best], torch.zeros(risks.shape[1], dtype=torch.int64))
     kl, truth = float(np.log(HYPOTHESES)), _hopeless(best)[2]
-    return [_certifiable(plan, "posterior", BONFERRONI.name, integration, kl, truth)]
+    return [_certifiable("posterior", BONFERRONI.name, integration, kl, truth)]
 
 
 def coin(scenario: Scenario, seed: int, leak: bool) -> list[Certifiable]:
     """A fixed classifier with a known risk and so many data that the last printed digit matters."""
     size = scenario.num_certificate
-    errors = np.random.default_rng(named_seed("simulate", "coin", seed)).binomial(size, COIN)
-    return [_mean(errors / size, size, COIN)]
+    count = np.random.default_rng(named_seed("simulate", "coin", seed)).binomial(size, COIN)
+    errors = torch.zeros(size, dtype=torch.float64)
+    errors[:count] = 1
+    return [_certifiable("mean", None, Integration(errors), 0.0, COIN)]
 
 
 GUARANTEED = tuple(entry for entry in INTEGRATORS.values() if entry.certifies)

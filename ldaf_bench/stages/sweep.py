@@ -30,10 +30,10 @@ from ldaf_bench.plan import DigestOf, Plan, PlannedIntegration, PlannedPosterior
 from ldaf_bench.stages.fit import convergence, fit_posterior, integrate_posterior
 from ldaf_bench.stages.progress import CountView, follow
 from ldaf_bench.stages.session import most_cpus, this_node
-from ldaf_bench.store.digests import Digested
+from ldaf_bench.store.digests import Digested, mean_mistakes
 from ldaf_bench.store.posteriors import Posterior, save_convergence, save_integration, save_posterior
 from ldaf_bench.suite import Convergence, PosteriorResources, Search
-from ldaf_bench.theory.certificate import certify, risk_to_certify
+from ldaf_bench.theory.certificate import certify, evidence
 from ldaf_bench.theory.integrate import INTEGRATORS, Integration
 
 
@@ -219,16 +219,17 @@ def run_job(job: Job, shared: Shared, writer: Any, watch: Watch) -> tuple[Poster
     return posterior, found
 
 
-def smallest_certificate(plan: Plan, job: Job, posterior: Posterior, found: Mapping[str, Integration]) -> float:
+def smallest_certificate(
+    plan: Plan, job: Job, posterior: Posterior, found: Mapping[str, Integration], mistakes: torch.Tensor | None
+) -> float:
     """What a search minimizes: the smallest certified value of a posterior, at the price that the plan pays."""
-    kind, values = job.posterior.classifier, [1.0]
+    kind, kl, values = job.posterior.classifier, posterior.about["kl_divergence"], [1.0]
     for asked in job.integrations:
         integration, entry = found[asked.identity], INTEGRATORS[asked.integrator]
-        if entry.certifies:
-            for budget in plan.budgets(kind):
-                risk = risk_to_certify(entry, integration, budget.delta_each)
-                size, kl = len(integration.per_datum), posterior.about["kl_divergence"]
-                values += [float(certify(bound, kind, risk, kl, size, budget)) for bound in plan.bounds(kind)]
+        for bound in plan.bounds_of(asked) if entry.certifies else ():
+            for budget in plan.budgets(kind, asked.integrator, bound.takes):
+                taken = evidence(bound, entry, [integration], mistakes, budget.delta_each)
+                values.append(float(certify(bound, kind, taken, kl, len(integration.per_datum), budget)))
     return min(values)
 
 
@@ -253,7 +254,10 @@ def trial(config: dict[str, Any], *, work: Work) -> None:
         try:
             posterior, found = run_job(job, work.shared[job.posterior.digest], work.writer, watch)
             if work.search is not None:
-                value = smallest_certificate(work.search.plan, job, posterior, found)
+                shared = work.shared[job.posterior.digest]
+                certificate = _data(shared.certificate, ray.get(shared.network))
+                mistakes = mean_mistakes(job.posterior.digest.entry, certificate.digest, certificate.labels)
+                value = smallest_certificate(work.search.plan, job, posterior, found, mistakes)
         except Exception as error:
             # A posterior that cannot be computed is a row of the results that says so, and no reason to stop.
             cause = getattr(error, "cause", None) or error  # what a remote call raised there

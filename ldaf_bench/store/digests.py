@@ -16,7 +16,7 @@ from numpy.lib.format import open_memmap
 from ldaf_bench.artifacts import ArtifactError, fingerprint, read_manifest, whole_directory, write_manifest
 from ldaf_bench.data.dataset import Dataset
 from ldaf_bench.data.splits import Indices, Part, Splits, hash_indices
-from ldaf_bench.methods.method import Data
+from ldaf_bench.methods.method import Data, Digest, Method
 from ldaf_bench.models.network import Network
 from ldaf_bench.store.networks import weights_hash
 
@@ -127,3 +127,8 @@ def load_digest(path: Path) -> Digested:
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     labels = tensors.pop("labels")
     return Digested(path, tensors, labels, record)
+
+
+def mean_mistakes(method: Method, digest: Digest, labels: torch.Tensor) -> torch.Tensor | None:
+    """For every datum whether the mean classifier errs; None if the method has no mean classifier."""
+    return None if method.logits is None else method.logits(digest).argmax(1) != labels

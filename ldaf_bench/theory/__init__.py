@@ -11,6 +11,7 @@ Read in this order; each module builds on those above it only.
 `flows`           FLOWS: the fitness operators `daf`, `sflow`, and the ablation `linear`
 `gaussian`        the start's distribution: Diag(d) + q q^T or dense; KL divergence
 `pushforward`     (M, G) once per datum, and the covariance of the class logits from it
+`betting`         an upper confidence limit for a mean, by betting
 `bounds`          BOUNDS: from empirical risk to certificate; the binary kl and its inverses
 `normal`          one- and two-dimensional normal probabilities
 `integrate`       INTEGRATORS: the expected risk, each with what it guarantees
@@ -38,5 +39,11 @@ References, cited by key in the modules:
 - [Thiemann17] A strongly quasiconvex PAC-Bayesian bound. ALT.
 - [PerezOrtiz21] Tighter risk certificates for neural networks. JMLR 22.
 - [Catoni07] PAC-Bayesian supervised classification. IMS.
+- [Foong21] Foong, Bruinsma, Burt, Turner. How tight can PAC-Bayes be in the small data regime?
+  NeurIPS.
+- [WuSeldin22] Wu, Seldin. Split-kl and PAC-Bayes-split-kl inequalities for ternary random
+  variables. NeurIPS.
+- [WaudbySmith23] Waudby-Smith, Ramdas. Estimating means of bounded random variables by betting.
+  JRSS B 86.
 - [Langford05] Tutorial on practical prediction theory for classification. JMLR 6.
 """

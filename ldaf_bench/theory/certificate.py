@@ -8,12 +8,14 @@ the budget counts everything that could have been picked (`plan` does).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from ldaf_bench.theory.arguments import require, require_count, require_fraction
-from ldaf_bench.theory.bounds import Bound, Classifier, Number
+from ldaf_bench.theory.bounds import Bound, Classifier, Number, Takes
 from ldaf_bench.theory.integrate import Integration, Integrator
 
 
@@ -55,9 +57,76 @@ class Budget:
         return self.delta / self.num_integrations
 
 
-def risk_to_certify(integrator: Integrator, integration: Integration, delta: float) -> float:
-    """r⁺, the guaranteed upper end of the empirical risk at δ′; the estimate itself if nothing is guaranteed."""
-    return float(integration.value) if integrator.upper is None else integrator.upper(integration, delta)
+def fits(bound: Bound, classifier: Classifier, integrator: Integrator | None, has_mean: bool) -> bool:
+    """Whether the bound may be used for such a classifier, integrated like this; a mean classifier is not integrated.
+
+    Bounds that count errors go with one draw per datum, and bounds on the mean risk with all other integrations. Bounds
+    on values need values that are independent over data, which draws that all data share do not give. An excess is one
+    over a mean classifier, which not every method has (`has_mean`).
+    """
+    if classifier not in bound.about or (bound.takes == "excess" and not has_mean):
+        return False
+    if integrator is None:
+        return True
+    return integrator.needs != "shared" if bound.takes == "values" else bound.counts == integrator.counts
+
+
+def spends_delta(takes: Takes, integrator: Integrator | None) -> bool:
+    """Whether a certificate of a bound that takes this spends δ′ on the integration."""
+    return integrator is not None and integrator.costs_delta and takes != "values"
+
+
+def risk_to_certify(integrator: Integrator | None, integration: Integration, delta: float) -> float:
+    """r⁺, the guaranteed upper end of the empirical risk at δ′; the value itself if nothing is guaranteed."""
+    if integrator is None or integrator.upper is None:
+        return float(integration.value)
+    return integrator.upper(integration, delta)
+
+
+def evidence(
+    bound: Bound,
+    integrator: Integrator | None,
+    integrations: Sequence[Integration],
+    mistakes: Tensor | None,
+    delta: float,
+) -> Tensor:
+    """What the bound is evaluated at (`Bound.takes`), for one integration or for the mixture over seeds of several.
+
+    Without an integrator the values are a mean classifier's errors. `mistakes` says for every datum whether the mean
+    classifier errs, and `delta` is the δ′ of this certificate.
+    """
+    if bound.takes == "values":
+        return torch.stack([one.per_datum for one in integrations]).mean(0)
+    if bound.takes == "excess":
+        (integration,) = integrations
+        assert mistakes is not None
+        return _excess(integrator, integration, mistakes, delta)
+    return torch.tensor(risk_to_certify(integrator, pool(integrations), delta), dtype=torch.float64)
+
+
+def pool(integrations: Sequence[Integration]) -> Integration:
+    """The integrations of several seeds as one: the draws are independent over seeds too."""
+    per_datum = torch.cat([one.per_datum for one in integrations])
+    draws = [one.draws for one in integrations if one.draws is not None]
+    together = torch.cat(draws) if len(draws) == len(integrations) else None
+    return Integration(per_datum, together, None, sum(one.num_evaluations for one in integrations))
+
+
+def _excess(integrator: Integrator | None, integration: Integration, mistakes: Tensor, delta: float) -> Tensor:
+    r"""(R̂(h̄), e⁺, e⁻): the mean classifier's share of errors, and guaranteed ends of both parts of the excess.
+
+    With L_k the risk at datum k, e⁺ ≥ (1/m) Σ L_k over the data where h̄ is right, and where it errs
+    e⁻ ≤ (1/m) Σ (1 − L_k) = R̂(h̄) − (1/m) Σ L_k. Both are upper ends of a mean risk, of data that the draws have no
+    influence on, at δ′/2 each.
+    """
+    ends = []
+    for chosen in (~mistakes, mistakes):
+        draws = None if integration.draws is None else integration.draws[chosen]
+        part = Integration(integration.per_datum[chosen], draws)
+        share = int(chosen.sum()) / len(chosen)
+        ends.append(share * risk_to_certify(integrator, part, delta / 2) if share else 0.0)
+    errors = int(mistakes.sum()) / len(mistakes)
+    return torch.tensor([errors, ends[0], max(0.0, errors - ends[1])], dtype=torch.float64)
 
 
 def certify(
@@ -65,8 +134,9 @@ def certify(
 ) -> torch.Tensor:
     r"""B(r⁺, KL, m, ε/K), at most 1. Risks and divergences may be tensors of one shape: one certificate for each.
 
-    Every bound increases in the risk, so that B(r, …) ≤ B(r⁺, …) wherever the integration holds; a union bound over
-    the K events and the J integrations gives ε + δ′. [Langford05]
+    In place of the risk stands what the bound takes (`evidence`). Bounds on the mean risk increase in it, so that
+    B(r, …) ≤ B(r⁺, …) wherever the integration holds; a union bound over the K events and the J integrations gives
+    ε + δ′. [Langford05]
     """
     require(classifier in bound.about, "bound", f"one about a {classifier}", repr(bound.name))
     return bound(risk, kl, num_data, budget.epsilon_each).clamp(max=1.0)

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import torch
 from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import track
@@ -27,7 +28,15 @@ from ldaf_bench.data.datasets import load, summarize
 from ldaf_bench.messages import printable, say
 from ldaf_bench.pipeline import digests_of
 from ldaf_bench.plan import PLAN_FILE, SEAL_FILE, DigestOf, Plan, PlannedIntegration, make_plan
-from ldaf_bench.results.collect import TABLE_FILES, Posteriors, Sources, Tables, collect, wanted_integrations
+from ldaf_bench.results.collect import (
+    TABLE_FILES,
+    Posteriors,
+    Sources,
+    Tables,
+    collect,
+    mistakes_of,
+    wanted_integrations,
+)
 from ldaf_bench.store.digests import digest_key, digest_path, load_digest
 from ldaf_bench.store.ledger import looks_of, planned_when, read_ledger
 from ldaf_bench.store.networks import load_network, network_path
@@ -168,25 +177,33 @@ def check_tables(folder: Path, tables: Tables) -> None:
                 raise VerifyError(f"{folder / name}: the column {column} is not what the artifacts say.")
 
 
-SAME_SETTING = ("setting", "integrator", "num_points", "num_certificate", "bound", "epsilon")
+SAME_SETTING = ("setting", "integrator", "num_points", "num_certificate", "bound", "guess", "epsilon")
 """Columns in which the rows of a mixture's seeds agree."""
 
 
 def check_certificates(
-    rows: Sequence[Mapping[str, Any]], content: Mapping[str, Any], price: Price, integrations: Mapping[str, Integration]
+    rows: Sequence[Mapping[str, Any]],
+    content: Mapping[str, Any],
+    price: Price,
+    integrations: Mapping[str, Integration],
+    mistakes: Mapping[str, torch.Tensor],
 ) -> None:
-    """Every certificate, and those of mixtures over seeds."""
+    """Every certificate, and those of mixtures over seeds; `mistakes` has an entry where there is a mean classifier."""
     suite, members = content["suite"], dict[tuple[Any, ...], list[Mapping[str, Any]]]()
     asked = suite["certificates"]
+
+    def sources(some: Sequence[Mapping[str, Any]]) -> tuple[list[Integration], list[torch.Tensor]]:
+        names = [row["integration"] for row in some]
+        own = [integrations[row["integration"]] for row in some if row["integrator"] is not None]
+        return own, [mistakes[name] for name in names if name in mistakes]
+
     for row in rows:
-        if row["epsilon"] not in asked["epsilon"]:
-            raise VerifyError(f"A row is at ε = {row['epsilon']}, which is not in the plan.")
-        own = [integrations[row["integration"]]] if row["integrator"] is not None else []
-        check_row(row, own, budget_of(row, suite, price), asked["delta"])
+        if row["epsilon"] not in asked["epsilon"] or row["guess"] not in [None, *asked["guess"]]:
+            raise VerifyError(f"A row is at ε = {row['epsilon']}, guess {row['guess']}, which is not in the plan.")
+        check_row(row, *sources([row]), budget_of(row, suite, price), asked["delta"])
         members.setdefault(tuple(row[column] for column in SAME_SETTING), []).append(row)
     for seeds in members.values():
-        own = [integrations[row["integration"]] for row in seeds if row["integrator"] is not None]
-        check_mixture(seeds, own, budget_of(seeds[0], suite, price), asked["report"])
+        check_mixture(seeds, *sources(seeds), budget_of(seeds[0], suite, price), asked["report"])
 
 
 def verify(folder: Path, store: Path, root: Path) -> str:
@@ -207,7 +224,10 @@ def verify(folder: Path, store: Path, root: Path) -> str:
     check_tables(folder, collect(plan, store, sources, failures))
     integrations = check_integrations(wanted, store, sources)
     certificates = [row for row in rows if row["error"] is None]
-    check_certificates(certificates, content, price, integrations)
+    owners = {digest.mean: digest for digest in means} | {one.identity: one.posterior.digest for one in wanted}
+    errors = {name: mistakes_of(sources[digest].certificate) for name, digest in owners.items()}
+    mistakes = {name: wrong for name, wrong in errors.items() if wrong is not None}
+    check_certificates(certificates, content, price, integrations, mistakes)
     networks = {digest.network for digest in digests}
     sentence = f"{len(certificates)} certificates of {len(wanted)} integrations and {len(networks)} networks agree."
     sentence += " (Figures, tables and page are drawn from these and were not looked at.)"

@@ -24,10 +24,10 @@ from ldaf_bench.theory.bounds import BOUNDS, Bound
 from ldaf_bench.theory.certificate import Budget
 from ldaf_bench.theory.flows import forward
 from ldaf_bench.theory.gaussian import Dense, DiagonalRankOne
-from ldaf_bench.theory.integrate import INTEGRATORS, Integration, Integrator, accurate_risk
+from ldaf_bench.theory.integrate import INTEGRATORS, Integration, accurate_risk
 from ldaf_bench.theory.integrate.bonferroni import BONFERRONI
 from ldaf_bench.verify import dense
-from ldaf_bench.verify.twins import BOUND_TWINS, upper_of_draws
+from ldaf_bench.verify.twins import BOUND_TWINS, excess_of_draws, upper_of_draws
 
 NETWORK_SAMPLE = 512
 """Data of every digest that go through the network again."""
@@ -215,10 +215,17 @@ def check_integration(
         )
 
 
-def check_row(row: Mapping[str, Any], integrations: Sequence[Integration], budget: Budget, delta: float) -> None:
-    """One certificate: what it paid, the risk that it rests on, and the bound, by twins of both.
+def check_row(
+    row: Mapping[str, Any],
+    integrations: Sequence[Integration],
+    mistakes: Sequence[torch.Tensor],
+    budget: Budget,
+    delta: float,
+) -> None:
+    """One certificate: what it paid, what its bound was evaluated at, and the bound, by twins of both.
 
-    `integrations` holds its own, or is empty for a mean classifier; `delta` is the suite's δ′.
+    `integrations` holds its own, or is empty for a mean classifier; `mistakes` says where the mean classifier errs, if
+    there is one; `delta` is the suite's δ′.
     """
     name = _name(row)
     for column, asked in (
@@ -227,61 +234,85 @@ def check_row(row: Mapping[str, Any], integrations: Sequence[Integration], budge
     ):  # fmt: skip
         paid = row[column]
         _require(paid == asked, f"{name} paid for {column} = {paid}, but the plan says {asked}.")
-    bound, certified = BOUNDS[row["bound"]], True
+    bound, certified = _bound(row), True
     _require(row["event"] == bound.event, f"{name} rests on another event than it says.")
     _require(row["classifier"] in bound.about, f"{name} is not about a {row['classifier']}.")
-    risk, kl = row["mean_error"], 0.0
+    kl, taken = 0.0, _taken(bound, row, integrations, mistakes, budget)
     if integrations:
         entry, kl = INTEGRATORS[row["integrator"]], row["kl_divergence"]
-        certified, risk = entry.certifies, row["risk"]
-        _require(entry.counts == bound.counts, f"{name} does not go with {entry.name}.")
-        if certified:
-            risk, said = _upper(entry, integrations, budget), row["risk_upper"]
-            sentence = f"{name}: the risk's guarantee is {risk:.7f}, not {said}, at the δ′ that the plan pays for."
-            _require(said is not None and abs(risk - said) <= 1e-7, sentence)
+        certified, said = entry.certifies, row["risk_upper"]
+        _require(bound.takes == "values" or entry.counts == bound.counts, f"{name} does not go with {entry.name}.")
+        if certified and bound.takes == "risk":
+            sentence = f"{name}: the risk's guarantee is {taken:.7f}, not {said}, at the δ′ that the plan pays for."
+            _require(said is not None and abs(taken - said) <= 1e-7, sentence)
+        else:
+            _require(said is None, f"{name} has an upper end of the risk that it does not pay for.")
     _require(row["certified"] == certified, f"{name} says certified = {row['certified']}, which is not so.")
     total = row["epsilon"] + delta if certified else None
     _require(row["total"] == total, f"{name} says that it fails with probability {row['total']}, not {total}.")
-    _check_value(name, row["value"], bound, risk, kl, row["num_certificate"], budget)
+    _check_value(name, row["value"], bound, taken, kl, row["num_certificate"], budget)
 
 
 def check_mixture(
-    seeds: Sequence[Mapping[str, Any]], integrations: Sequence[Integration], budget: Budget, report: str
+    seeds: Sequence[Mapping[str, Any]],
+    integrations: Sequence[Integration],
+    mistakes: Sequence[torch.Tensor],
+    budget: Budget,
+    report: str,
 ) -> None:
-    """The certificate of the mixture over the seeds of one setting: mean KL, and the risk of all draws together."""
+    """The certificate of the mixture over the seeds of one setting: mean KL, and the values of all seeds together."""
     first, size = seeds[0], len(seeds)
-    name, bound = f"The mixture of {_name(first)}", BOUNDS[first["bound"]]
+    name, bound = f"The mixture of {_name(first)}", _bound(first)
     said = {row["mixture"] for row in seeds}
-    if report != "all" or bound.counts:
+    if report != "all" or not bound.mixes:
         _require(said == {None}, f"{name} has a value, but there is none.")
         return
     _require(len(said) == 1 and None not in said, f"{name} is not the same for all seeds.")
-    risk = sum(row["mean_error"] or 0.0 for row in seeds) / size
     kl = sum(row["kl_divergence"] or 0.0 for row in seeds) / size
-    if integrations:
-        entry = INTEGRATORS[first["integrator"]]
-        risk = sum(row["risk"] for row in seeds) / size
-        risk = _upper(entry, integrations, budget) if entry.certifies else risk
-    _check_value(name, first["mixture"], bound, risk, kl, first["num_certificate"], budget)
+    taken = _taken(bound, first, integrations, mistakes, budget)
+    _check_value(name, first["mixture"], bound, taken, kl, first["num_certificate"], budget)
 
 
 def _name(row: Mapping[str, Any]) -> str:
     return f"Integration {row['integration']}, bound {row['bound']}"
 
 
-def _check_value(name: str, said: float, bound: Bound, risk: float, kl: float, num_data: int, budget: Budget) -> None:
-    twin = BOUND_TWINS.get(bound) or (lambda *numbers: float(bound(*numbers)))
-    value = min(1.0, twin(risk, kl, num_data, budget.epsilon / budget.num_events))
+def _bound(row: Mapping[str, Any]) -> Bound:
+    """The bound of a row, at its guess."""
+    bound = BOUNDS[row["bound"]]
+    _require((row["guess"] is None) == (bound.at is None), f"{_name(row)} rests on a guess where there is none.")
+    return bound if bound.at is None else bound.at(row["guess"])
+
+
+def _check_value(name: str, said: float, bound: Bound, taken: Any, kl: float, num_data: int, budget: Budget) -> None:
+    numbers = (taken, kl, num_data, budget.epsilon / budget.num_events)
+    twin = BOUND_TWINS.get(BOUNDS[bound.name])
+    guess = () if bound.guess is None else (bound.guess,)
+    value = min(1.0, float(bound(*numbers)) if twin is None else twin(*numbers, *guess))
     _require(abs(value - said) <= 1e-7, f"{name}: the bound is {value:.9g}, not {said:.9g}.")
 
 
-def _upper(entry: Integrator, integrations: Sequence[Integration], budget: Budget) -> float:
-    """The guaranteed risk from hits and draws, at the confidence that the plan pays for; of all seeds together."""
-    values = np.concatenate([one.per_datum.numpy() for one in integrations])
-    if entry.counts:
+def _taken(
+    bound: Bound,
+    row: Mapping[str, Any],
+    integrations: Sequence[Integration],
+    mistakes: Sequence[torch.Tensor],
+    budget: Budget,
+) -> Any:
+    """What the bound is evaluated at, from hits and draws, at the confidence that the plan pays for; of all seeds."""
+    entry = INTEGRATORS[row["integrator"]] if integrations else None
+    wrong = [one.numpy() for one in mistakes]
+    parts = [one.per_datum.numpy() for one in integrations] or [one.astype(np.float64) for one in wrong]
+    if bound.takes == "values":
+        return np.mean(parts, axis=0).tolist()
+    values, free = np.concatenate(parts), np.zeros(sum(map(len, parts)), np.int64)
+    draws = [one.draws.numpy() for one in integrations if one.draws is not None]
+    counted = np.concatenate(draws) if draws else free
+    if bound.takes == "excess":
+        return excess_of_draws(values, counted, np.concatenate(wrong), budget.delta_each)
+    if entry is None or entry.counts or not entry.certifies:
         return float(values.mean())
-    draws = np.concatenate([one.draws.numpy() for one in integrations if one.draws is not None])
-    return upper_of_draws(values, draws, budget.delta_each)
+    return upper_of_draws(values, counted, budget.delta_each)
 
 
 def without_twin(bounds: set[str]) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ldaf_bench.methods import METHODS
-from ldaf_bench.theory.bounds import BOUNDS
+from ldaf_bench.theory.bounds import BOUNDS, Bound
 from ldaf_bench.theory.certificate import Budget
 from ldaf_bench.theory.integrate import INTEGRATORS
 
@@ -31,6 +31,13 @@ def _points(spec: Any, axes: Mapping[str, list[Any]]) -> Iterator[str]:
         yield json.dumps([[name, value] for name, value in point.items() if name not in silent])
 
 
+def _events(names: list[str], guesses: list[float]) -> Iterator[tuple[Bound, str, float | None]]:
+    """Every bound with its event, at each guess if it rests on one."""
+    for bound in (BOUNDS[name] for name in names):
+        for guess in [None] if bound.at is None else guesses:
+            yield bound, bound.name if guess is not None else bound.event, guess
+
+
 def recount(suite: Mapping[str, Any]) -> Price:
     """K of mean and of stochastic classifiers, and J, from a suite as plan.json has it."""
     asked, risks = suite["certificates"], suite["risks"]
@@ -38,14 +45,14 @@ def recount(suite: Mapping[str, Any]) -> Price:
         itertools.product(suite["data"]["certificate"], suite["networks"]["backbone"], suite["networks"]["seed"])
     )
     mean, stochastic, by_chance = set(), set(), set()
+    every = list(_events(asked["bound"], asked["guess"]))
     for name, axes in suite["methods"].items():
         method = METHODS[name]
         heads = set(_points(method.head, axes))
         digests = set(_points(method.digest_axes, axes))
         for network, head in itertools.product(networks, heads):
             if method.logits is not None:
-                events = {BOUNDS[bound].event for bound in asked["bound"] if "mean" in BOUNDS[bound].about}
-                mean |= {(event, name, network, head) for event in events}
+                mean |= {(*event, name, network, head) for bound, *event in every if "mean" in bound.about}
         if method.prior is None:
             continue
         priors = set(_points(method.prior_axes, axes))
@@ -55,18 +62,18 @@ def recount(suite: Mapping[str, Any]) -> Price:
                 kind = "prior" if ["objective", "unfitted"] in fit else "posterior"
                 for integrator in risks["integrator"]:
                     entry = INTEGRATORS[integrator]
-                    fitting = [
-                        BOUNDS[bound]
-                        for bound in asked["bound"]
-                        if kind in BOUNDS[bound].about and BOUNDS[bound].counts == entry.counts
-                    ]
-                    if not fitting or entry.needs not in method.offers:
+                    if entry.needs not in method.offers or not entry.certifies:
                         continue
+                    points = risks["num_points"] if entry.least_points else [0]
                     key = (name, network, head, digest, prior)
-                    stochastic |= {(bound.event, bound.counts, key) for bound in fitting}
-                    if entry.costs_delta:
-                        points = risks["num_points"] if entry.least_points else [0]
-                        by_chance |= {(key, point, integrator, count) for count in points}
+                    for bound, *event in every:
+                        if kind not in bound.about or (bound.takes == "excess" and method.logits is None):
+                            continue
+                        if bound.takes == "values":  # every integration has other values
+                            stochastic |= {(*event, key, point, integrator, count) for count in points}
+                        elif bound.counts == entry.counts:
+                            stochastic.add((*event, bound.counts, key))
+                            by_chance |= {(key, point, integrator, count) for count in points if entry.costs_delta}
     return Price(max(1, len(mean)), max(1, len(stochastic)), len(by_chance))
 
 
@@ -75,7 +82,7 @@ def budget_of(row: Mapping[str, Any], suite: Mapping[str, Any], price: Price) ->
     asked, epsilon = suite["certificates"], row["epsilon"]
     best, mean = asked["report"] == "best", row["classifier"] == "mean"
     entry = None if mean else INTEGRATORS[row["integrator"]]
-    spends = entry is not None and entry.costs_delta
+    spends = entry is not None and entry.costs_delta and BOUNDS[row["bound"]].takes != "values"
     certified = entry is None or entry.certifies
     beside_chance = best and not mean and price.integrations > 0
     level = epsilon + asked["delta"] if certified and not spends and not beside_chance else epsilon

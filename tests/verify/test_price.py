@@ -46,16 +46,20 @@ def test_the_price_is_the_plans(suite, report):
     kinds = {("mean", None)} if plan.means else set()
     kinds |= {(planned.posterior.classifier, planned.integrator) for planned in plan.integrations}
     for classifier, integrator in kinds:
-        for epsilon, budget in zip(suite.certificates.epsilon, plan.budgets(classifier, integrator), strict=True):
-            row = {"classifier": classifier, "integrator": integrator, "epsilon": epsilon}
-            assert budget_of(row, content["suite"], price) == budget
+        for bound in plan.bounds(classifier, integrator):
+            budgets = plan.budgets(classifier, integrator, bound.takes)
+            for epsilon, budget in zip(suite.certificates.epsilon, budgets, strict=True):
+                row = {"classifier": classifier, "integrator": integrator, "epsilon": epsilon, "bound": bound.name}
+                assert budget_of(row, content["suite"], price) == budget
 
 
 def test_the_odd_suite_has_what_can_be_miscounted():
     price = recount(Suite.model_validate(ODD).model_dump(mode="json"))
     # 2 flows × 2 seeds × 2 tolerances × (code at 2 scales, scaled at 2 rises) = 32 priors, each with the events of kl,
-    # catoni, chernoff and test_set
-    assert price.stochastic_events == 32 * 4
+    # of catoni at 2 guesses, of catoni_grid, split_kl, chernoff and test_set, and with one event of betting for each of
+    # the integrations of the unfitted prior: mc with 2 numbers of points, bonferroni and one_draw
+    assert price.stochastic_events == 32 * (7 + 4)
     # 32 priors × (2 fits and the prior itself) × mc with 2 numbers of points
     assert price.integrations == 32 * 3 * 2
-    assert price.mean_events == 6
+    # 2 flows and a linear head × 2 seeds, with the event of chernoff and test_set, and that of betting
+    assert price.mean_events == 6 * 2

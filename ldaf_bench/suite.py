@@ -29,7 +29,7 @@ from ldaf_bench.models.recipe import Recipe, recipe_from
 from ldaf_bench.resources import Resources
 from ldaf_bench.sections import Axis, Count, EntryOf, Fraction, Section, Whole
 from ldaf_bench.theory.bounds import BOUNDS, Bound, Classifier
-from ldaf_bench.theory.integrate import INTEGRATORS
+from ldaf_bench.theory.integrate import INTEGRATORS, Integrator
 from ldaf_bench.yaml_file import FileError, explain, keys_of, read_yaml
 
 MOST_INTEGRATIONS = 100_000
@@ -86,11 +86,20 @@ class Risks(Section):
     integrator: Axis[IntegratorName] = (next(iter(INTEGRATORS)),)
     num_points: Axis[Count] = (1024,)
     """q: points per datum; powers of 2 if an integrator uses Sobol points."""
+    num_draws: Axis[Count] = (16,)
+    """q of integrators that run the classifier for every draw, which costs far more than a point."""
 
     @model_validator(mode="after")
     def _points_fit(self) -> Self:
-        _check_points(self.integrator, self.num_points)
+        for name in self.integrator:
+            _check_points([name], self.points(INTEGRATORS[name]))
         return self
+
+    def points(self, integrator: Integrator) -> tuple[int, ...]:
+        """The values of q for an integrator; 0 for one that has none."""
+        if not integrator.least_points:
+            return (0,)
+        return self.num_points if integrator.needs == "gaussian" else self.num_draws
 
 
 class Certificates(Section):

@@ -27,7 +27,7 @@ from ldaf_bench.theory.gaussian import Dense, DiagonalRankOne
 from ldaf_bench.theory.integrate import INTEGRATORS, Integration, Integrator, accurate_risk
 from ldaf_bench.theory.integrate.bonferroni import BONFERRONI
 from ldaf_bench.verify import dense
-from ldaf_bench.verify.twins import BOUND_TWINS, upper_of_draws
+from ldaf_bench.verify.twins import BOUND_TWINS, UPPER_TWINS
 
 NETWORK_SAMPLE = 512
 """Data of every digest that go through the network again."""
@@ -151,13 +151,19 @@ def check_posterior(planned: PlannedPosterior, posterior: Posterior, sources: So
         _require(abs(again - said) <= 1e-6, f"{name} says {column} = {said:.7f}, but it is {again:.7f}.")
 
 
+def estimate_points(planned: PlannedPosterior) -> int:
+    """Points per datum of `verify`'s own estimate."""
+    return 4 * planned.digest.entry.report_points
+
+
 def estimate_risk(planned: PlannedPosterior, posterior: Posterior, sources: Sources) -> float:
     """An accurate estimate of the risk on the certificate part, at points that nothing else uses.
 
     Where there is a dense twin, plain Monte Carlo in all coordinates of the start has to agree with it.
     """
     certificate = sources.certificate.data(sources.network)
-    estimate = accurate_risk(problem_of(planned, posterior.distribution, certificate), num_points=1024, seed=-7)
+    integrals = problem_of(planned, posterior.distribution, certificate)
+    estimate = accurate_risk(integrals, estimate_points(planned), seed=-7)
     tensors, distribution = certificate.digest, posterior.distribution
     if isinstance(distribution, DiagonalRankOne | Dense) and {"mean", "rows"} <= tensors.keys():
         parts = (tensors["mean"], tensors["rows"], distribution.factor())
@@ -203,8 +209,10 @@ def check_integration(
             exact = dense.tree_bound(mean, rows, b, certificate.labels.numpy())
             gap = float(np.abs(exact - integration.per_datum.numpy()).max())
             _require(gap <= 1e-7, f"{name}: the bound differs from its dense twin by {gap:.1e}.")
-    # How far an estimate with q points per datum may be off: six standard errors of plain sampling.
-    noise = 6 * math.sqrt(max(estimate * (1 - estimate), 1 / draws) / draws) + 1e-4
+    # How far two estimates with so many independent draws may be apart: six standard errors of plain sampling.
+    independent = planned.num_points if entry.needs == "shared" else draws
+    others = len(certificate.labels) * estimate_points(planned.posterior)
+    noise = 6 * math.sqrt(max(estimate * (1 - estimate), 1 / draws) * (1 / independent + 1 / others)) + 1e-4
     if not entry.certifies or entry.chance:
         off = abs(float(integration.value) - estimate)
         _require(off <= noise, f"{name}: the risk is about {estimate:.6f}, not {float(integration.value):.6f}.")
@@ -278,10 +286,12 @@ def _check_value(name: str, said: float, bound: Bound, risk: float, kl: float, n
 def _upper(entry: Integrator, integrations: Sequence[Integration], budget: Budget) -> float:
     """The guaranteed risk from hits and draws, at the confidence that the plan pays for; of all seeds together."""
     values = np.concatenate([one.per_datum.numpy() for one in integrations])
-    if entry.counts:
-        return float(values.mean())
     draws = np.concatenate([one.draws.numpy() for one in integrations if one.draws is not None])
-    return upper_of_draws(values, draws, budget.delta_each)
+    if entry in UPPER_TWINS:
+        return UPPER_TWINS[entry](values, draws, budget.delta_each)
+    assert entry.upper is not None
+    together = Integration(torch.from_numpy(values), torch.from_numpy(draws))
+    return entry.upper(together, budget.delta_each)
 
 
 def without_twin(bounds: set[str]) -> list[str]:

@@ -65,7 +65,8 @@ def recount(suite: Mapping[str, Any]) -> Price:
                     key = (name, network, head, digest, prior)
                     stochastic |= {(bound.event, bound.counts, key) for bound in fitting}
                     if entry.costs_delta:
-                        points = risks["num_points"] if entry.least_points else [0]
+                        points = risks["num_points" if entry.needs == "gaussian" else "num_draws"]
+                        points = points if entry.least_points else [0]
                         by_chance |= {(key, point, integrator, count) for count in points}
     return Price(max(1, len(mean)), max(1, len(stochastic)), len(by_chance))
 

@@ -44,15 +44,11 @@ def draws(sizes: Sizes, device: str) -> list[Row]:
     case = make_case(sizes.num_nodes, sizes.num_classes, m, device)
     integrals = problem(case.push(), case.prior, case.labels)
     closed = watch(lambda: integrate(MC.name, integrals, num_points=SAMPLES), 3)
-    each = f"{sizes.network}, {len(mean)} weights, m = {m}, N = {number}"
+    size = f"{sizes.network}, {len(mean)} weights, m = {m}, N = {number}: {same_charge * m:.2g} passes"
+    seconds = f"{1e3 * fresh:.2g} ms for a fresh draw, {pass_over:.2g} s for a pass over all data"
     return [
-        _row("shared / fresh weights, passes", same_charge * m, number, f"{each}: {same_charge * m:.2g} passes"),
-        _row(
-            "shared / fresh weights, time",
-            same_charge * pass_over,
-            number * fresh,
-            f"{1e3 * fresh:.2g} ms for a fresh draw, {pass_over:.2g} s for a pass over all data",
-        ),  # fmt: skip
+        _row("shared / fresh weights, passes", same_charge * m, number, size),
+        _row("shared / fresh weights, time", same_charge * pass_over, number * fresh, seconds),
         _row("fresh weights / LDAF's mc, time", number * fresh, closed, f"the same N = {number} draws"),
     ]
 

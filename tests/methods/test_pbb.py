@@ -1,4 +1,4 @@
-"""PBB agrees with plain loops over weight draws, its KL with torch's, and shared draws are counted as few as they are."""
+"""PBB agrees with plain loops over weight draws, and its KL with torch's; draws that are shared count once."""
 
 import copy
 import math

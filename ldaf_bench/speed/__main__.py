@@ -29,7 +29,6 @@ from ldaf_bench.speed.measure import QUICK, Row, Sizes, growth, memory, ratios, 
 from ldaf_bench.speed.sweep import overhead
 from ldaf_bench.speed.training import training
 
-
 # With Ray last: for a while after a Ray of our own has ended, its processes are still busy ending.
 PARTS = {ratios: 2, memory: 1, growth: 2, draws: 1, overhead: 1, training: 5}
 """What is measured, and about how many minutes it takes."""

@@ -45,9 +45,11 @@ PRIOR_DATA = 2000
 
 def digests_of(plan: Plan, planned: DigestOf) -> list[tuple[Part, int | None]]:
     """The parts that a digest is needed of, and how many points at most."""
-    some = (posterior for posterior in plan.posteriors if posterior.digest == planned)
-    needs_prior = any(planned.entry.needs_prior_data(posterior.prior) for posterior in some)
+    some = [posterior for posterior in plan.posteriors if posterior.digest == planned]
     parts: list[tuple[Part, int | None]] = [("certificate", None), ("test", None)]
+    if any(planned.entry.fits_on_prior_data(posterior.fit) for posterior in some):
+        return [*parts, ("prior", None)]
+    needs_prior = any(planned.entry.needs_prior_data(posterior.prior) for posterior in some)
     return [*parts, ("prior", PRIOR_DATA)] if needs_prior else parts
 
 

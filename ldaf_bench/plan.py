@@ -315,5 +315,5 @@ def _integrations(suite: Suite, posteriors: Any) -> Iterator[PlannedIntegration]
             has_mean = posterior.digest.entry.logits is not None
             wanted = suite.certificates.bounds_about(posterior.classifier, name, has_mean)
             if wanted and entry.needs in posterior.digest.entry.offers:
-                for num_points in suite.risks.num_points if entry.least_points else (0,):
+                for num_points in suite.risks.points(entry):
                     yield PlannedIntegration(posterior, name, num_points)

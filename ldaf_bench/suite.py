@@ -5,32 +5,30 @@ Every axis is one value or a list. The plan is the union of the methods' grids.
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
     Field,
-    GetJsonSchemaHandler,
     SerializeAsAny,
     ValidationError,
     model_validator,
 )
-from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError
 from torch.quasirandom import SobolEngine
 
 from ldaf_bench.data.datasets import DATASETS
 from ldaf_bench.methods import METHODS
+from ldaf_bench.methods.section import MethodSections, methods_from
 from ldaf_bench.models.backbones import BACKBONES
 from ldaf_bench.models.recipe import Recipe, recipe_from
 from ldaf_bench.resources import Resources
 from ldaf_bench.sections import Axis, Count, EntryOf, Fraction, Section, Whole
 from ldaf_bench.theory.bounds import BOUNDS, GUESS, Bound, Classifier
 from ldaf_bench.theory.certificate import fits
-from ldaf_bench.theory.integrate import INTEGRATORS
+from ldaf_bench.theory.integrate import INTEGRATORS, Integrator
 from ldaf_bench.yaml_file import FileError, explain, keys_of, read_yaml
 
 MOST_INTEGRATIONS = 100_000
@@ -87,11 +85,20 @@ class Risks(Section):
     integrator: Axis[IntegratorName] = (next(iter(INTEGRATORS)),)
     num_points: Axis[Count] = (1024,)
     """q: points per datum; powers of 2 if an integrator uses Sobol points."""
+    num_draws: Axis[Count] = (16,)
+    """q of integrators that run the classifier for every draw, which costs far more than a point."""
 
     @model_validator(mode="after")
     def _points_fit(self) -> Self:
-        _check_points(self.integrator, self.num_points)
+        for name in self.integrator:
+            _check_points([name], self.points(INTEGRATORS[name]))
         return self
+
+    def points(self, integrator: Integrator) -> tuple[int, ...]:
+        """The values of q for an integrator; 0 for one that has none."""
+        if not integrator.least_points:
+            return (0,)
+        return self.num_points if integrator.needs == "gaussian" else self.num_draws
 
 
 class Certificates(Section):
@@ -117,7 +124,7 @@ class Certificates(Section):
     def bounds_about(
         self, classifier: Classifier, integrator: str | None = None, has_mean: bool = True
     ) -> tuple[Bound, ...]:
-        """The bounds for such a classifier, integrated like this, at all guesses; a mean classifier by no integrator."""
+        """The bounds for such a classifier, integrated like this, at all guesses."""
         entry = None if integrator is None else INTEGRATORS[integrator]
         every = (bound for name in self.bound for bound in BOUNDS[name].each(self.guess))
         return tuple(bound for bound in every if fits(bound, classifier, entry, has_mean))
@@ -170,56 +177,6 @@ class Search(Section):
     """How often the searcher is asked; what it asks for twice is computed once."""
 
 
-def _methods_from(value: Any) -> Any:
-    """Each method's section, validated by the method itself; mistakes keep their place in the file."""
-    if not isinstance(value, Mapping) or not value:
-        raise ValueError(f"list at least one method with its axes, like {next(iter(METHODS))}: {{}}")
-    sections, mistakes = {}, []
-    for name, content in value.items():
-        if name not in METHODS:
-            near = difflib.get_close_matches(str(name), METHODS, 1, 0.4)
-            hint = f"did you mean {near[0]}?" if near else f"the methods are {', '.join(METHODS)}"
-            known = PydanticCustomError("value_error", "there is no such method; {hint}", {"hint": hint})
-            mistakes.append(InitErrorDetails(type=known, loc=(str(name),), input=None))
-            continue
-        if isinstance(content, Section):
-            content = content.model_dump()
-        try:
-            sections[name] = METHODS[name].axes.model_validate({} if content is None else content)
-            # The specs check what concerns several fields, or more than a type can say.
-            for spec, point in points_of(METHODS[name].specs, sections[name]):
-                spec(**point)
-        except ValidationError as error:
-            for line in error.errors(include_url=False):
-                kind = line["type"]
-                known = PydanticCustomError(kind, "{said}", {"said": line["msg"]})
-                mistakes.append(InitErrorDetails(type=known, loc=(name, *line["loc"]), input=line["input"]))
-    if mistakes:
-        raise ValidationError.from_exception_data("methods", mistakes)
-    return sections
-
-
-def points_of(specs: Sequence[Any], section: Section) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Each axis at each of its values, all others at their first: enough to have every value checked."""
-    for spec in specs:
-        axes = {name: getattr(section, name) for name in spec.model_fields}
-        first = {name: values[0] for name, values in axes.items()}
-        for name, values in axes.items():
-            for value in values:
-                yield spec, {**first, name: value}
-
-
-class _MethodSections:
-    """The JSON Schema of `methods`: one optional section per entry of METHODS."""
-
-    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        sections = {}
-        for name, method in METHODS.items():
-            section = handler(method.axes.__pydantic_core_schema__)
-            sections[name] = {"anyOf": [section, {"type": "null"}]}
-        return {"type": "object", "properties": sections, "additionalProperties": False, "minProperties": 1}
-
-
 class Suite(Section):
     """A suite file."""
 
@@ -228,7 +185,7 @@ class Suite(Section):
     about: Annotated[str, Field(max_length=2000)] = ""
     data: Data
     networks: Networks
-    methods: Annotated[dict[str, SerializeAsAny[Section]], BeforeValidator(_methods_from), _MethodSections()]
+    methods: Annotated[dict[str, SerializeAsAny[Section]], BeforeValidator(methods_from), MethodSections()]
     risks: Risks = Risks()
     certificates: Certificates = Certificates()
     convergence: Convergence | None = None

@@ -13,8 +13,9 @@ import os
 from ldaf_bench.methods.deterministic import DETERMINISTIC
 from ldaf_bench.methods.ldaf import LDAF
 from ldaf_bench.methods.method import Method
+from ldaf_bench.methods.pbb import PBB
 
-METHODS: dict[str, Method] = {method.name: method for method in (LDAF, DETERMINISTIC)}
+METHODS: dict[str, Method] = {method.name: method for method in (LDAF, PBB, DETERMINISTIC)}
 
 PLUGINS = "LDAF_BENCH_PLUGINS"
 

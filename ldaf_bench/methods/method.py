@@ -14,7 +14,8 @@ from ldaf_bench.models.classifier import Classifier
 from ldaf_bench.models.heads import HeadSpec
 from ldaf_bench.models.network import Network
 from ldaf_bench.sections import Section, Spec, axes_of, columns_of
-from ldaf_bench.theory.integrate.problem import Need, Problem
+from ldaf_bench.theory.integrate import ACCURATE_POINTS, Problem
+from ldaf_bench.theory.integrate.problem import Need
 
 Digest = Mapping[str, Tensor]
 """What one pass over a part of the data leaves behind: named tensors with one row per datum."""
@@ -28,6 +29,8 @@ class Data(NamedTuple):
     digest: Digest
     labels: Tensor
     network: Network
+    also: Data | None = None
+    """The prior part, for fits that use it too."""
 
 
 class Distribution(Protocol):
@@ -103,6 +106,10 @@ class Method:
     """Axes that change the posterior only."""
     needs_prior_data: Callable[[Any], bool] = field(default=lambda spec: False)
     """Whether the prior of this spec is made from some data of the prior part."""
+    fits_on_prior_data: Callable[[Any], bool] = field(default=lambda spec: False)
+    """Whether fits of this spec use the prior part too."""
+    report_points: int = ACCURATE_POINTS
+    """Draws or points per datum of the risks that are reported and that no certificate rests on."""
     refusal: Callable[[Any, int], tuple[str, str]] = field(default=lambda axes, num_classes: ("", ""))
     """(the method's section of a suite, number of classes) → (axis, why it cannot be); empty if all is well."""
     outcomes: tuple[Column, ...] = ()

@@ -31,22 +31,6 @@ class Certifiable(NamedTuple):
     mixed: bool = False
     """Whether it is a mixture over seeds, which some bounds have no value for."""
 
-    @classmethod
-    def of(
-        cls,
-        plan: Plan,
-        classifier: Classifier,
-        integrator: str,
-        integration: Integration,
-        kl: float,
-        columns: Mapping[str, Any],
-    ) -> Certifiable:
-        """From an integration: the risk is its guaranteed upper end at the plan's δ′."""
-        entry = INTEGRATORS[integrator]
-        risk = risk_to_certify(entry, integration, plan.budgets(classifier, integrator)[0].delta_each)
-        num_data = len(integration.per_datum)
-        return cls(classifier, integrator, risk, kl, num_data, entry.certifies, columns, integration)
-
     @property
     def setting(self) -> tuple[Any, ...]:
         """What it shares with the same classifier of another seed."""

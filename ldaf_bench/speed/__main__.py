@@ -24,9 +24,14 @@ from rich.table import Table
 
 from ldaf_bench import __version__
 from ldaf_bench.artifacts import whole_file
+from ldaf_bench.speed.draws import draws
 from ldaf_bench.speed.measure import QUICK, Row, Sizes, growth, memory, ratios, slopes
 from ldaf_bench.speed.sweep import overhead
 from ldaf_bench.speed.training import training
+
+# With Ray last: for a while after a Ray of our own has ended, its processes are still busy ending.
+PARTS = {ratios: 2, memory: 1, growth: 2, draws: 1, overhead: 1, training: 5}
+"""What is measured, and about how many minutes it takes."""
 
 
 def write(rows: Sequence[Row], path: Path, device: str) -> None:
@@ -76,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, show and write; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m ldaf_bench.speed", description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, … (default: cpu)")
-    parser.add_argument("--only", choices=["ratios", "memory", "growth", "overhead", "training"], help="one part of it")
+    parser.add_argument("--only", choices=[part.__name__ for part in PARTS], help="one part of it")
     parser.add_argument(
         "--out", type=Path, help="default: results/speed.parquet, or speed_PART.parquet, and none with --quick"
     )
@@ -87,8 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sizes = QUICK if options.quick else Sizes()
     console = Console()
     rows: list[Row] = []
-    # With Ray last: for a while after a Ray of our own has ended, its processes are still busy ending.
-    for part, minutes in ((ratios, 2), (memory, 1), (growth, 2), (overhead, 1), (training, 5)):
+    for part, minutes in PARTS.items():
         if options.only not in (None, part.__name__):
             continue
         console.print(f"Measuring {part.__name__} on {options.device}, about {minutes} min …", highlight=False)

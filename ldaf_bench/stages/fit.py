@@ -54,7 +54,7 @@ def fit_posterior(
     fitted = Fitted(prior)
     if planned.fit.fitted:
         assert method.fit is not None
-        fitted = method.fit(planned.fit, prior, certificate, planned.seed, watch)
+        fitted = method.fit(planned.fit, prior, certificate._replace(also=prior_data), planned.seed, watch)
     seconds = time.perf_counter() - begin
     about = {
         **fitted.outcome,
@@ -69,10 +69,11 @@ def reported_risks(
     planned: PlannedPosterior, prior: Distribution, posterior: Distribution, certificate: Data, test: Data
 ) -> dict[str, float]:
     """Accurate estimates of the Gibbs risks that are reported and that no certificate rests on."""
+    points = planned.digest.entry.report_points
     return {
-        "prior_risk": accurate_risk(problem_of(planned, prior, certificate)),
-        "prior_test_risk": accurate_risk(problem_of(planned, prior, test)),
-        "test_risk": accurate_risk(problem_of(planned, posterior, test)),
+        "prior_risk": accurate_risk(problem_of(planned, prior, certificate), points),
+        "prior_test_risk": accurate_risk(problem_of(planned, prior, test), points),
+        "test_risk": accurate_risk(problem_of(planned, posterior, test), points),
     }
 
 

@@ -24,10 +24,10 @@ from ldaf_bench.theory.bounds import BOUNDS, Bound
 from ldaf_bench.theory.certificate import Budget
 from ldaf_bench.theory.flows import forward
 from ldaf_bench.theory.gaussian import Dense, DiagonalRankOne
-from ldaf_bench.theory.integrate import INTEGRATORS, Integration, accurate_risk
+from ldaf_bench.theory.integrate import INTEGRATORS, Integration, Integrator, accurate_risk
 from ldaf_bench.theory.integrate.bonferroni import BONFERRONI
 from ldaf_bench.verify import dense
-from ldaf_bench.verify.twins import BOUND_TWINS, excess_of_draws, upper_of_draws
+from ldaf_bench.verify.twins import BOUND_TWINS, UPPER_TWINS, Upper, excess
 
 NETWORK_SAMPLE = 512
 """Data of every digest that go through the network again."""
@@ -151,13 +151,19 @@ def check_posterior(planned: PlannedPosterior, posterior: Posterior, sources: So
         _require(abs(again - said) <= 1e-6, f"{name} says {column} = {said:.7f}, but it is {again:.7f}.")
 
 
+def estimate_points(planned: PlannedPosterior) -> int:
+    """Points per datum of `verify`'s own estimate."""
+    return 4 * planned.digest.entry.report_points
+
+
 def estimate_risk(planned: PlannedPosterior, posterior: Posterior, sources: Sources) -> float:
     """An accurate estimate of the risk on the certificate part, at points that nothing else uses.
 
     Where there is a dense twin, plain Monte Carlo in all coordinates of the start has to agree with it.
     """
     certificate = sources.certificate.data(sources.network)
-    estimate = accurate_risk(problem_of(planned, posterior.distribution, certificate), num_points=1024, seed=-7)
+    integrals = problem_of(planned, posterior.distribution, certificate)
+    estimate = accurate_risk(integrals, estimate_points(planned), seed=-7)
     tensors, distribution = certificate.digest, posterior.distribution
     if isinstance(distribution, DiagonalRankOne | Dense) and {"mean", "rows"} <= tensors.keys():
         parts = (tensors["mean"], tensors["rows"], distribution.factor())
@@ -203,8 +209,10 @@ def check_integration(
             exact = dense.tree_bound(mean, rows, b, certificate.labels.numpy())
             gap = float(np.abs(exact - integration.per_datum.numpy()).max())
             _require(gap <= 1e-7, f"{name}: the bound differs from its dense twin by {gap:.1e}.")
-    # How far an estimate with q points per datum may be off: six standard errors of plain sampling.
-    noise = 6 * math.sqrt(max(estimate * (1 - estimate), 1 / draws) / draws) + 1e-4
+    # How far two estimates with so many independent draws may be apart: six standard errors of plain sampling.
+    independent = planned.num_points if entry.needs == "shared" else draws
+    others = len(certificate.labels) * estimate_points(planned.posterior)
+    noise = 6 * math.sqrt(max(estimate * (1 - estimate), 1 / draws) * (1 / independent + 1 / others)) + 1e-4
     if not entry.certifies or entry.chance:
         off = abs(float(integration.value) - estimate)
         _require(off <= noise, f"{name}: the risk is about {estimate:.6f}, not {float(integration.value):.6f}.")
@@ -308,11 +316,20 @@ def _taken(
     values, free = np.concatenate(parts), np.zeros(sum(map(len, parts)), np.int64)
     draws = [one.draws.numpy() for one in integrations if one.draws is not None]
     counted = np.concatenate(draws) if draws else free
+    upper = _upper_of(entry)
     if bound.takes == "excess":
-        return excess_of_draws(values, counted, np.concatenate(wrong), budget.delta_each)
-    if entry is None or entry.counts or not entry.certifies:
-        return float(values.mean())
-    return upper_of_draws(values, counted, budget.delta_each)
+        return excess(values, counted, np.concatenate(wrong), upper, budget.delta_each)
+    return upper(values, counted, budget.delta_each)
+
+
+def _upper_of(entry: Integrator | None) -> Upper:
+    """The guarantee's twin, or the guarantee itself if it has none; the mean where nothing is guaranteed."""
+    if entry is None or entry.upper is None:
+        return lambda values, draws, delta: float(values.mean())
+    own = entry.upper
+    return UPPER_TWINS.get(entry) or (
+        lambda values, draws, delta: own(Integration(torch.from_numpy(values), torch.from_numpy(draws)), delta)
+    )
 
 
 def without_twin(bounds: set[str]) -> list[str]:

@@ -64,11 +64,14 @@ def recount(suite: Mapping[str, Any]) -> Price:
                     entry = INTEGRATORS[integrator]
                     if entry.needs not in method.offers or not entry.certifies:
                         continue
-                    points = risks["num_points"] if entry.least_points else [0]
+                    points = risks["num_points" if entry.needs == "gaussian" else "num_draws"]
+                    points = points if entry.least_points else [0]
                     key = (name, network, head, digest, prior)
                     for bound, *event in every:
                         if kind not in bound.about or (bound.takes == "excess" and method.logits is None):
                             continue
+                        if bound.takes == "values" and entry.needs == "shared":
+                            continue  # its values hang together
                         if bound.takes == "values":  # every integration has other values
                             stochastic |= {(*event, key, point, integrator, count) for count in points}
                         elif bound.counts == entry.counts:

@@ -29,6 +29,9 @@ from ldaf_bench.theory.bounds import (
     TEST_SET,
     Bound,
 )
+from ldaf_bench.theory.integrate import Integrator
+from ldaf_bench.theory.integrate.bonferroni import BONFERRONI
+from ldaf_bench.theory.integrate.sampling import FORWARD_MC, MC, ONE_DRAW, SHARED_MC
 
 
 def kl_inverse(risk: float, complexity: float) -> float:
@@ -146,7 +149,12 @@ BOUND_TWINS: dict[Bound, Twin] = {
 }
 
 
-def upper_of_draws(values: NDArray[np.float64], draws: NDArray[np.int64], delta: float) -> float:
+def _upper_of_shared(values: NDArray[np.float64], draws: NDArray[np.int64], delta: float) -> float:
+    """What q draws prove that all data share: the error rates of the draws are q independent values."""
+    return kl_inverse(float(values.mean()), math.log(2 / delta) / int(draws[0]))
+
+
+def _upper_of_draws(values: NDArray[np.float64], draws: NDArray[np.int64], delta: float) -> float:
     """What independent draws prove at δ′, and upper values where there are none."""
     drawn = draws > 0
     upper = float(values[~drawn].sum()) / len(values)
@@ -156,12 +164,23 @@ def upper_of_draws(values: NDArray[np.float64], draws: NDArray[np.int64], delta:
     return min(1.0, upper)
 
 
-def excess_of_draws(
-    values: NDArray[np.float64], draws: NDArray[np.int64], wrong: NDArray[np.bool_], delta: float
+Upper = Callable[[NDArray[np.float64], NDArray[np.int64], float], float]
+UPPER_TWINS: dict[Integrator, Upper] = {
+    MC: _upper_of_draws,
+    FORWARD_MC: _upper_of_draws,
+    BONFERRONI: _upper_of_draws,
+    SHARED_MC: _upper_of_shared,
+    ONE_DRAW: lambda values, draws, delta: float(values.mean()),
+}
+"""The guaranteed risk from the values and draws of all data at δ′; a bound that counts errors takes their share."""
+
+
+def excess(
+    values: NDArray[np.float64], draws: NDArray[np.int64], wrong: NDArray[np.bool_], upper: Upper, delta: float
 ) -> tuple[float, float, float]:
     """Errors of the mean classifier, what draws lose at most where it is right, and win at least where it errs."""
     lost, kept = (
-        float(part.mean()) * upper_of_draws(values[part], draws[part], delta / 2) if part.any() else 0.0
+        float(part.mean()) * upper(values[part], draws[part], delta / 2) if part.any() else 0.0
         for part in (~wrong, wrong)
     )
     return float(wrong.mean()), lost, max(0.0, float(wrong.mean()) - kept)

@@ -1,10 +1,11 @@
-"""INTEGRATORS: seven ways to the expected empirical 0-1 risk, behind one interface.
+"""INTEGRATORS: eight ways to the expected empirical 0-1 risk, behind one interface.
 
 ======================  ================================================================  =========
 entry                   what it promises of the risk on the given data                    certifies
 ======================  ================================================================  =========
 `mc`                    upper bound, fails with probability δ′                            yes
 `forward_mc`            the same from drawn logits: any method, far more expensive        yes
+`shared_mc`             the same from q draws, each shared by all data: counts q only     yes
 `bonferroni`            deterministic upper bound                                         yes
 `one_draw`              the errors of one draw per datum, for `test_set` on a prior       yes
 `conditional`           nothing; the most accurate estimate at equal cost                 no
@@ -23,9 +24,10 @@ from ldaf_bench.theory.arguments import require, require_entry, require_finite
 from ldaf_bench.theory.integrate.bonferroni import BONFERRONI
 from ldaf_bench.theory.integrate.conditional import CONDITIONAL
 from ldaf_bench.theory.integrate.problem import Draw, Integration, Integrator, Problem
-from ldaf_bench.theory.integrate.sampling import FORWARD_MC, MC, ONE_DRAW, QMC, RQMC, evaluate, sobol_normals
+from ldaf_bench.theory.integrate.sampling import FORWARD_MC, MC, ONE_DRAW, QMC, RQMC, SHARED_MC, evaluate, sobol_normals
 
 __all__ = [
+    "ACCURATE_POINTS",
     "INTEGRATORS",
     "Draw",
     "Integration",
@@ -39,7 +41,7 @@ __all__ = [
 ]
 
 INTEGRATORS: dict[str, Integrator] = {
-    entry.name: entry for entry in (MC, FORWARD_MC, BONFERRONI, ONE_DRAW, CONDITIONAL, RQMC, QMC)
+    entry.name: entry for entry in (MC, FORWARD_MC, SHARED_MC, BONFERRONI, ONE_DRAW, CONDITIONAL, RQMC, QMC)
 }
 """Where one has to stand for all, the first that applies."""
 

@@ -12,10 +12,13 @@ from torch import Tensor
 from ldaf_bench.theory.arguments import require, require_finite, require_labels, require_shape
 from ldaf_bench.theory.pushforward import class_factor
 
-Need = Literal["gaussian", "draws"]
-"""What a problem can offer: Gaussian logits in closed form, or logits drawn afresh for every datum."""
+Need = Literal["gaussian", "draws", "shared"]
+"""What a problem can offer: Gaussian logits in closed form, logits drawn afresh for every datum, or logits of all data
+from one draw of the classifier."""
 Draw = Callable[[slice, int, torch.Generator], Tensor]
 """(data, number of samples, generator) → logits (data, samples, c), independent over data and samples."""
+SharedDraw = Callable[[torch.Generator], Tensor]
+"""generator → logits (m, c) of one classifier for all data."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class Problem:
     """y, of shape (m,), in 0 … c−1."""
     draw: Draw | None = None
     """Logits with fresh randomness for every datum and sample."""
+    shared: SharedDraw | None = None
+    """Logits of all data with the same randomness."""
     num_classes: int = 0
     """c; taken from `mean` where there is one."""
 
@@ -60,7 +65,7 @@ class Problem:
     @property
     def offers(self) -> frozenset[Need]:
         """What integrators can ask of it."""
-        have: dict[Need, object] = {"gaussian": self.mean, "draws": self.draw}
+        have: dict[Need, object] = {"gaussian": self.mean, "draws": self.draw, "shared": self.shared}
         return frozenset(need for need, value in have.items() if value is not None)
 
     @property

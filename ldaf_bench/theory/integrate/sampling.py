@@ -1,4 +1,4 @@
-r"""Integrators that evaluate the 0-1 loss at points: `forward_mc`, `mc`, `qmc`, `rqmc`."""
+r"""Integrators that evaluate the 0-1 loss at points: `forward_mc`, `shared_mc`, `mc`, `qmc`, `rqmc`."""
 
 from __future__ import annotations
 
@@ -140,10 +140,45 @@ def forward_mc(problem: Problem, *, num_points: int, seed: int) -> Integration:
             for done in range(0, num_points, 32):
                 logits = draw(part, min(32, num_points - done), generator)
                 require_shape("the draw", logits, (part.stop - part.start, None, problem.num_classes))
-                own = logits.gather(-1, labels[part, None, None].expand(-1, logits.shape[1], 1))
-                # Correct only if all rivals are strictly below: ties and NaN are errors.
-                counts[part] += ((logits < own).sum(-1) < problem.num_classes - 1).sum(1)
+                counts[part] += _wrong(logits, labels[part])
     return _drawn(counts / num_points, torch.full_like(labels, num_points))
+
+
+def shared_mc(problem: Problem, *, num_points: int, seed: int) -> Integration:
+    r"""q draws of the classifier, each for all data: what PBB does. [PerezOrtiz21]
+
+    The m errors of one draw hang together, so that only q draws may be counted (`upper_of_shared`).
+    """
+    require_count("num_points", num_points)
+    assert problem.shared is not None
+    generator = named_generator("shared_mc", seed, device=problem.labels.device)
+    counts = torch.zeros(problem.num_data, dtype=torch.float64, device=problem.labels.device)
+    squares = 0.0
+    with torch.no_grad():
+        for _ in range(num_points):
+            wrong = _wrong(problem.shared(generator)[:, None], problem.labels)
+            counts += wrong
+            squares += float(wrong.double().mean()) ** 2
+    found = counts / num_points
+    spread = math.sqrt(max(0.0, squares / num_points - float(found.mean()) ** 2) / num_points)
+    return Integration(found, torch.full_like(problem.labels, num_points), spread, problem.num_data * num_points)
+
+
+def _wrong(logits: Tensor, labels: Tensor) -> Tensor:
+    """The number of samples (m, q, c) with an error, for every datum. Ties and NaN are errors."""
+    own = logits.gather(-1, labels[:, None, None].expand(-1, logits.shape[1], 1))
+    return ((logits < own).sum(-1) < logits.shape[-1] - 1).sum(1)
+
+
+def upper_of_shared(integration: Integration, delta: float) -> float:
+    r"""kl⁻¹(r̂, ln(2/δ′)/q): the q empirical risks are independent values in [0, 1]. [PerezOrtiz21]
+
+    For a mixture over seeds the q means over seeds are such values too.
+    """
+    require_fraction("delta", delta)
+    assert integration.draws is not None
+    draws = int(integration.draws.min())
+    return float(kl_inverse(float(integration.value), math.log(2 / delta) / draws))
 
 
 def _drawn(per_datum: Tensor, draws: Tensor) -> Integration:
@@ -193,5 +228,6 @@ ONE_DRAW = Integrator(
 )
 MC = Integrator("mc", mc, needs="gaussian", upper=upper_of_draws)
 FORWARD_MC = Integrator("forward_mc", forward_mc, needs="draws", upper=upper_of_draws)
+SHARED_MC = Integrator("shared_mc", shared_mc, needs="shared", upper=upper_of_shared)
 QMC = Integrator("qmc", qmc, needs="gaussian", sobol=True)
 RQMC = Integrator("rqmc", rqmc, needs="gaussian", sobol=True, least_points=SCRAMBLES)

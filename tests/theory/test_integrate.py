@@ -119,7 +119,7 @@ def test_bonferroni_is_above_the_truth_and_exact_for_two_rivals(c, seed):
     bound, truth, slack = hunter_worsley(p), runs.mean(0), 12 * runs.std(0) / 10**0.5 + 1e-9
     assert (bound >= truth - slack).all()
     assert (bound <= 1).all()
-    h, scale, covariance = standardized(p)
+    h, scale, covariance = standardized(*p.differences(torch.float64))
     if c == 3:
         correlation = covariance[:, 0, 1] / (scale[:, 0] * scale[:, 1])
         exact = upper_tail(h).sum(-1) - bvn(h[:, 0], h[:, 1], correlation)

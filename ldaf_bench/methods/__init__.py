@@ -11,10 +11,11 @@ import importlib
 import os
 
 from ldaf_bench.methods.deterministic import DETERMINISTIC
+from ldaf_bench.methods.last_layer import LAST_LAYER
 from ldaf_bench.methods.ldaf import LDAF
 from ldaf_bench.methods.method import Method
 
-METHODS: dict[str, Method] = {method.name: method for method in (LDAF, DETERMINISTIC)}
+METHODS: dict[str, Method] = {method.name: method for method in (LDAF, LAST_LAYER, DETERMINISTIC)}
 
 PLUGINS = "LDAF_BENCH_PLUGINS"
 

@@ -3,10 +3,10 @@ r"""Fitting a posterior: alternate between the Gaussian and λ, on cached data o
 .. math:: \min_{μ,\, B,\, λ} \; \frac{L(μ, B)}{1 - λ/2} + \frac{\mathrm{KL}(μ, B) + \ln(2\sqrt m/ε)}{m λ (1 - λ/2)}
 
 with L the cross-entropy as surrogate for the 0-1 loss [Boll22, Sec. 5.1], or the 0-1 risk itself (OBJECTIVES). λ has a
-closed form. The covariance moves in coordinates in which B is invertible by construction: (log d, q) for Diag(d) + q qᵀ,
-a Cholesky factor with logarithmic diagonal for the dense family. The mean stays, or moves as well. The bound holds for
-all posteriors at once, so nothing here costs confidence; the points are derived from a name of their own and never used
-to certify.
+closed form. The covariance moves in coordinates in which B is invertible by construction: (log d, q) for
+Diag(d) + q qᵀ, a Cholesky factor with logarithmic diagonal for the dense family. The mean stays, or moves as well. The
+bound holds for all posteriors at once, so nothing here costs confidence; the points are derived from a name of their
+own and never used to certify.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ldaf_bench.theory.arguments import (
 )
 from ldaf_bench.theory.bounds import best_lambda, complexity, lambda_value
 from ldaf_bench.theory.chunks import chunks
-from ldaf_bench.theory.gaussian import Dense, DiagonalRankOne, Gaussian, kl_divergence
+from ldaf_bench.theory.gaussian import Dense, DiagonalRankOne, Gaussian, from_tensors, kl_divergence
 from ldaf_bench.theory.integrate import sobol_normals
 from ldaf_bench.theory.integrate.conditional import separating_points, smooth_risk
 from ldaf_bench.theory.integrate.kernels import cross_entropy
@@ -160,7 +160,7 @@ class _Loss(torch.autograd.Function):
         size = len(model.labels) if index is None else len(index)
         wanted = any(ctx.needs_input_grad)
         leaves = [t.detach().requires_grad_(wanted) for t in tensors]
-        copy = replace(gaussian, **dict(zip(gaussian.tensors(), leaves, strict=True)))
+        copy = from_tensors(dict(zip(gaussian.tensors(), leaves, strict=True)))
         total = torch.zeros((), dtype=torch.float64, device=model.labels.device)
         for part in chunks(size, model.cache.numbers):
             with torch.set_grad_enabled(wanted):
@@ -169,7 +169,9 @@ class _Loss(torch.autograd.Function):
                     value.backward()
             total += value.detach()
         if wanted:
-            ctx.save_for_backward(*(leaf.grad / size for leaf in leaves))
+            # None for what the logits do not depend on, like q of a last layer.
+            gradients = (torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves)
+            ctx.save_for_backward(*(gradient / size for gradient in gradients))
         return (total / size).to(tensors[0].device)  # beside the KL divergence, wherever the cache is
 
     @staticmethod
@@ -181,9 +183,7 @@ class _Loss(torch.autograd.Function):
 Build = Callable[[Sequence[Tensor]], Gaussian]
 
 
-def _coordinates(
-    prior: Gaussian, settings: FitSettings, raw: bool
-) -> tuple[list[Tensor], Build, Callable[[], object]]:
+def _coordinates(prior: Gaussian, settings: FitSettings, raw: bool) -> tuple[list[Tensor], Build, Callable[[], object]]:
     """Leaves that start at the prior, how they make a Gaussian, and a repair after each step.
 
     A mean moves in units of the prior's own deviations, μ = μ₀ + B₀ν: then KL gains ½‖ν‖² whatever the scales.
@@ -192,7 +192,7 @@ def _coordinates(
     if not settings.mean:
         return leaves, build, repair
     step = torch.zeros(prior.size, dtype=torch.float64)
-    return [*leaves, step], lambda x: replace(build(x[:-1]), mean=prior.act(x[-1])), repair
+    return [*leaves, step], lambda x: from_tensors({**build(x[:-1]).tensors(), "mean": prior.act(x[-1])}), repair
 
 
 def _covariance_coordinates(

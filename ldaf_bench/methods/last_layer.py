@@ -16,7 +16,7 @@ from ldaf_bench.methods.method import Data, Digest, Fitted, Method, Watch
 from ldaf_bench.models.classifier import Classifier
 from ldaf_bench.models.heads import Linear, LinearHead
 from ldaf_bench.models.network import Network
-from ldaf_bench.sections import EntryOf, Spec
+from ldaf_bench.sections import Count, EntryOf, Positive, Shown, Spec
 from ldaf_bench.theory.covariances import COVARIANCES
 from ldaf_bench.theory.gaussian import Gaussian, from_tensors
 from ldaf_bench.theory.integrate import Draw, Problem
@@ -37,8 +37,12 @@ class Prior(GaussianPrior):
 class Fit(GaussianFit):
     """How the weights' distribution is fitted."""
 
-    mean: Literal["fixed", "fitted"] = "fixed"
+    mean: Literal["fixed", "fitted"] = "fitted"
     """Mean of the posterior: 0 or the trained layer as in the prior, or `fitted` with the covariance."""
+    fit_points: Annotated[Count, Shown("points in training", "largest")] = 256
+    """Sobol points per datum of the cross-entropy in training, a power of 2."""
+    learning_rate: Annotated[Positive | None, Shown(null_means="the optimizer's own")] = 0.003
+    """Learning rate of the fit; null: the optimizer's own."""
     scales: Literal["each", "one"] = "each"
     """What is fitted of the scales: each weight's, or one for all."""
 

@@ -25,6 +25,7 @@ from ldaf_bench.theory.integrate import (
     integrate,
     reference_integrator,
     sobol_normals,
+    vote_error,
 )
 from ldaf_bench.theory.integrate.bonferroni import hunter_worsley, standardized
 from ldaf_bench.theory.integrate.kernels import count_errors
@@ -389,6 +390,27 @@ def test_a_problem_offers_what_it_was_given():
     assert (drawn.num_data, drawn.num_classes) == (4, 3)
     with pytest.raises(ValueError, match="problem must have Gaussian logits"):
         drawn.differences()
+
+
+@pytest.mark.parametrize("num_classes", [2, 4])
+def test_the_vote_is_for_the_class_that_most_draws_choose(num_classes):
+    p = logits_problem(60, num_classes, seed=3)
+    rng, lift = np.random.default_rng(0), reference.basis(num_classes)
+    wrong, clear = [], []
+    for mean, factor, label in zip(p.mean.numpy(), p.factor.numpy(), p.labels.numpy(), strict=True):
+        chosen = (mean + rng.standard_normal((20_000, num_classes - 1)) @ (lift @ factor).T).argmax(1)
+        shares = np.sort(np.bincount(chosen, minlength=num_classes))[::-1] / 20_000
+        wrong.append(np.bincount(chosen, minlength=num_classes).argmax() != label)
+        clear.append(shares[0] - shares[1] > 0.05)
+    assert abs(vote_error(p) - np.mean(wrong)) <= 1 - np.mean(clear)
+    assert np.mean(clear) > 0.9
+    assert 0 < np.mean(wrong) < 1
+
+
+def test_a_vote_without_a_winner_is_an_error():
+    undecided = Problem(torch.zeros(1, 2).double(), torch.ones(1, 1, 1).double(), torch.tensor([0]))
+    assert vote_error(undecided, num_points=2) == 1.0
+    assert vote_error(dataclasses.replace(undecided, mean=torch.tensor([[9.0, 0.0]]).double())) == 0.0
 
 
 def test_problems_without_a_closed_form_have_a_reference_and_a_reported_risk_too():

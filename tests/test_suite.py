@@ -98,7 +98,7 @@ def deterministic(**sections):
         ("methods.ldaf.covariance", ["code", "code"], "methods.ldaf: covariance lists a value twice."),
         ("methods.ldaf.covariance", [], ": "),
         ("methods.ldaf.covariance", {"a": 1}, ": input should be a valid string."),
-        ("methods.ldaf.objective", "lambda", ": input should be 'cross_entropy', 'zero_one' or 'unfitted'; got 'lambda'."),
+        ("methods.ldaf.objective", "lambda", ": input should be 'cross_entropy', 'zero_one' or 'unfitted'; got 'lamb"),
         ("methods.ldaf.zero_one_points", 10, "methods.ldaf: zero_one_points must be a power of 2, at most 2^30"),
         ("methods.ldaf.mean", "fixed", ": input should be 'zero' or 'fitted'; got 'fixed'."),
         ("methods.last_layer", {"mean": "zero"}, "methods.last_layer.mean: input should be 'fixed' or 'fitted'; got"),

@@ -37,7 +37,7 @@ class Prior(GaussianPrior):
 class Fit(GaussianFit):
     """How the weights' distribution is fitted."""
 
-    mean: Literal["fixed", "fitted"] = "fitted"
+    mean: Annotated[Literal["fixed", "fitted"], Shown("posterior mean")] = "fitted"
     """Mean of the posterior: 0 or the trained layer as in the prior, or `fitted` with the covariance."""
     fit_points: Annotated[Count, Shown("points in training", "largest")] = 256
     """Sobol points per datum of the cross-entropy in training, a power of 2."""

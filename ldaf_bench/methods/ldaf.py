@@ -39,7 +39,7 @@ class DigestSpec(Spec):
 class Fit(GaussianFit):
     """How the start is fitted."""
 
-    mean: Literal["zero", "fitted"] = "zero"
+    mean: Annotated[Literal["zero", "fitted"], Shown("posterior mean")] = "zero"
     """Mean of the posterior: 0 or the trained layer as in the prior, or `fitted` with the covariance."""
 
 

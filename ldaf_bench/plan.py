@@ -27,7 +27,7 @@ from ldaf_bench.theory.integrate import INTEGRATORS
 
 PLAN_FILE, SEAL_FILE = "plan.json", "seal.json"
 """In a results folder: the plan, written before anything runs; checksums and looks, written after the results."""
-FORMAT = 3
+FORMAT = 4
 """To be raised whenever the code computes other numbers for the same posterior or integration."""
 
 

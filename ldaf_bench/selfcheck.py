@@ -107,7 +107,7 @@ def errors(truth: Mapping[str, Tensor], flow: str, dtype: torch.dtype, device: s
     points = truth["z"].T.contiguous()
 
     def node_covariance(gaussian: DiagonalRankOne) -> Tensor:
-        factor = class_factor(logit_factor(pushed.rows, gaussian))
+        factor = class_factor(logit_factor(pushed, gaussian))
         return factor @ factor.mT
 
     found = {

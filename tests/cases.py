@@ -64,7 +64,11 @@ def with_draws(problem: Problem) -> Problem:
         noise = torch.randn(shape, dtype=mean.dtype, generator=generator)
         return mean[part, None] + noise @ logits_factor[part].mT
 
-    return replace(problem, draw=draw)
+    def shared(generator: torch.Generator) -> Tensor:
+        noise = torch.randn(factor.shape[-1], dtype=mean.dtype, generator=generator)
+        return mean + logits_factor @ noise
+
+    return replace(problem, draw=draw, shared=shared)
 
 
 def points_for(entry: Integrator) -> int:

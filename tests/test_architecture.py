@@ -19,7 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__") for path in FILES}
 ORDER = [
     "arguments", "chunks", "seeds", "simplex", "krylov", "flows", "gaussian", "pushforward", "betting", "bounds",
-    "normal", "integrate", "logits", "covariances", "certificate", "posterior",
+    "normal", "integrate", "logits", "layer", "covariances", "certificate", "posterior",
 ]  # fmt: skip
 """The reading order of `theory`: a module imports only from those before it."""
 

@@ -11,11 +11,12 @@ import importlib
 import os
 
 from ldaf_bench.methods.deterministic import DETERMINISTIC
+from ldaf_bench.methods.last_layer import LAST_LAYER
 from ldaf_bench.methods.ldaf import LDAF
 from ldaf_bench.methods.method import Method
 from ldaf_bench.methods.pbb import PBB
 
-METHODS: dict[str, Method] = {method.name: method for method in (LDAF, PBB, DETERMINISTIC)}
+METHODS: dict[str, Method] = {method.name: method for method in (LDAF, LAST_LAYER, PBB, DETERMINISTIC)}
 
 PLUGINS = "LDAF_BENCH_PLUGINS"
 

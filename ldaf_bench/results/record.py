@@ -77,6 +77,11 @@ RISK = (
     Column(
         "mean_test_error", float, "0-1 error of the mean classifier on the test part", "mean classifier, test", PERCENT
     ),
+    Column(
+        "vote_test_error", float, "0-1 error on the test part of the posterior's majority vote, the most probable "
+        "class of every datum; no certificate is about it; null if the logits are not Gaussian",
+        "majority vote, test", PERCENT,
+    ),
     Column("digest_error", float, "largest estimated error of a digest's value; null if the method has no estimate"),
 )  # fmt: skip
 CERTIFICATE = (

@@ -13,7 +13,8 @@ import torch
 from rich.console import Console
 
 from ldaf_bench.data.splits import Seen
-from ldaf_bench.methods.ldaf import LDAF, Fit, PriorSpec
+from ldaf_bench.methods.gaussian import GaussianPrior
+from ldaf_bench.methods.ldaf import LDAF, Fit
 from ldaf_bench.methods.method import UNFITTED, Data
 from ldaf_bench.models.heads import FlowHead
 from ldaf_bench.models.network import Network
@@ -45,7 +46,7 @@ def small_jobs(count: int) -> list[Job]:
     """Posteriors with one small integration each: the most starts and ends that a sweep could have."""
     jobs = []
     for number in range(count):
-        posterior = PlannedPosterior(DIGEST, PriorSpec(), Fit(objective=UNFITTED), seed=number)
+        posterior = PlannedPosterior(DIGEST, GaussianPrior(), Fit(objective=UNFITTED), seed=number)
         jobs.append(Job(posterior, "speed", (PlannedIntegration(posterior, MC.name, 16),), {}))
     return jobs
 

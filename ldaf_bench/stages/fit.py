@@ -23,6 +23,7 @@ from ldaf_bench.theory.integrate import (
     accurate_risk,
     integrate,
     reference_integrator,
+    vote_error,
 )
 
 
@@ -68,12 +69,17 @@ def fit_posterior(
 def reported_risks(
     planned: PlannedPosterior, prior: Distribution, posterior: Distribution, certificate: Data, test: Data
 ) -> dict[str, float]:
-    """Accurate estimates of the Gibbs risks that are reported and that no certificate rests on."""
+    """Accurate estimates of the Gibbs risks, and of the majority vote's error where logits are Gaussian.
+
+    They are reported, and no certificate rests on them.
+    """
     points = planned.digest.entry.report_points
+    tested = problem_of(planned, posterior, test)
     return {
         "prior_risk": accurate_risk(problem_of(planned, prior, certificate), points),
         "prior_test_risk": accurate_risk(problem_of(planned, prior, test), points),
-        "test_risk": accurate_risk(problem_of(planned, posterior, test), points),
+        "test_risk": accurate_risk(tested, points),
+        **({} if tested.mean is None else {"vote_test_error": vote_error(tested)}),
     }
 
 

@@ -9,16 +9,17 @@ Read in this order; each module builds on those above it only.
 `simplex`         projection, lifting, replicator and its symmetric factor
 `krylov`          T^p phi_p(TH) w for symmetric H by Lanczos, with error and gradient
 `flows`           FLOWS: the fitness operators `daf`, `sflow`, and the ablation `linear`
-`gaussian`        the start's distribution: Diag(d) + q q^T or dense; KL divergence
+`gaussian`        Gaussian coordinates: Diag(d) + q q^T or dense, with or without a mean; KL divergence
 `pushforward`     (M, G) once per datum, and the covariance of the class logits from it
 `betting`         an upper confidence limit for a mean, by betting
 `bounds`          BOUNDS: from empirical risk to certificate; the binary kl and its inverses
 `normal`          one- and two-dimensional normal probabilities
 `integrate`       INTEGRATORS: the expected risk, each with what it guarantees
-`logits`          from (M, G) and a Gaussian start to the integrals that integrators take
+`logits`          from cached data and Gaussian coordinates to the integrals that integrators take
+`layer`           a Gaussian last layer: the same integrals from feature vectors
 `covariances`     COVARIANCES: how a prior's covariance is initialized
 `certificate`     one certificate: bound, integration error and selection paid for together
-`posterior`       fitting (d, q) and lambda on cached (M, G)
+`posterior`       fitting a Gaussian and lambda on cached data
 ================  =================================================================
 
 References, cited by key in the modules:

@@ -18,7 +18,7 @@ from ldaf_bench.theory.arguments import require, require_count, require_entry, r
 from ldaf_bench.theory.gaussian import Dense, DiagonalRankOne, Gaussian
 from ldaf_bench.theory.integrate import accurate_risk
 from ldaf_bench.theory.logits import problem
-from ldaf_bench.theory.pushforward import Pushforward
+from ldaf_bench.theory.pushforward import Affine
 from ldaf_bench.theory.seeds import named_generator
 
 FLOOR = 0.01
@@ -26,9 +26,9 @@ FLOOR = 0.01
 
 
 class PriorData(NamedTuple):
-    """Pushforward and labels of *prior-training* data; the only data an initialization may see."""
+    """Cached *prior-training* data and their labels; the only data an initialization may see."""
 
-    pushed: Pushforward
+    pushed: Affine
     labels: Tensor
     rise: float = 0.005
     """By how much the Gibbs risk on these data may exceed the mean classifier's error."""

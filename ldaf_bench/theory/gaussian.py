@@ -1,8 +1,9 @@
-r"""Gaussian starts v₀ = (I ⊗ P) B ξ, ξ ~ N(0, I), in two families behind one small interface.
+r"""Gaussian coordinates μ + B ξ, ξ ~ N(0, I), in two families behind one small interface.
 
-`DiagonalRankOne` is the paper's B = Diag(d) + q qᵀ [Boll22, Sec. 4.3], where everything costs O(n c);
-`Dense` has any invertible B. Both hold float64 tensors, whatever the pushforward's precision: a
-Kullback–Leibler divergence in float32 would be off by more than certificates differ.
+For the flow they are those of its start, v₀ = (I ⊗ P)(μ + B ξ); the paper has μ = 0. `DiagonalRankOne` is the paper's
+B = Diag(d) + q qᵀ [Boll22, Sec. 4.3], where everything costs O(n c); `Dense` has any invertible B. Both hold float64
+tensors, whatever the pushforward's precision: a Kullback–Leibler divergence in float32 would be off by more than
+certificates differ.
 """
 
 from __future__ import annotations
@@ -18,14 +19,18 @@ from ldaf_bench.theory.arguments import require, require_finite, require_shape
 
 
 class Gaussian(Protocol):
-    """What the rest of `theory` asks of a start's distribution N(0, B Bᵀ), in coordinates."""
+    """What the rest of `theory` asks of N(μ, B Bᵀ)."""
 
     @property
     def size(self) -> int:
-        """n(c − 1), the number of coordinates."""
+        """The number of coordinates; n(c − 1) for a flow's start."""
+
+    @property
+    def mean(self) -> Tensor | None:
+        """μ; None stands for 0."""
 
     def act(self, z: Tensor) -> Tensor:
-        """B z, for z of shape (…, size), in z's dtype and on its device: maps white noise to a draw."""
+        """μ + B z, for z of shape (…, size), in z's dtype and on its device: maps white noise to a draw."""
 
     def covariance(self, rows: Tensor) -> Tensor:
         """(GᵀB)(GᵀB)ᵀ for fixed rows Gᵀ of shape (m, k, size), in their dtype and on their device.
@@ -55,10 +60,12 @@ class DiagonalRankOne:
 
     d: Tensor
     q: Tensor
+    mean: Tensor | None = None
 
     def __post_init__(self) -> None:
         require_shape("d", self.d, (None,))
         require_shape("q", self.q, self.d.shape)
+        _require_mean(self.mean, self.size)
         for name, value in (("d", self.d), ("q", self.q)):
             require(value.dtype == torch.float64, name, "float64", value.dtype)
             require_finite(name, value)
@@ -77,7 +84,7 @@ class DiagonalRankOne:
 
     def act(self, z: Tensor) -> Tensor:
         d, q = self.d.to(z), self.q.to(z)
-        return d * z + (z @ q)[..., None] * q
+        return _moved(d * z + (z @ q)[..., None] * q, self.mean)
 
     def covariance(self, rows: Tensor) -> Tensor:
         result: Tensor = _RankOneCovariance.apply(rows, self.d.to(rows), self.q.to(rows))
@@ -94,7 +101,7 @@ class DiagonalRankOne:
         return torch.diag(self.d) + torch.outer(self.q, self.q)
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"d": self.d, "q": self.q}
+        return _with_mean({"d": self.d, "q": self.q}, self.mean)
 
     def kl_from(self, prior: Gaussian) -> float:
         return float(kl_divergence(self, prior))
@@ -134,11 +141,13 @@ class Dense:
     """Any invertible factor B."""
 
     b: Tensor
+    mean: Tensor | None = None
     condition: float = field(init=False, default=0.0)
     """‖B‖₁‖B⁻¹‖₁."""
 
     def __post_init__(self) -> None:
         require_shape("b", self.b, (len(self.b), len(self.b)))
+        _require_mean(self.mean, self.size)
         require(self.b.dtype == torch.float64, "b", "float64", self.b.dtype)
         require_finite("b", self.b)
         inverse, info = torch.linalg.inv_ex(self.b.detach())
@@ -151,7 +160,7 @@ class Dense:
         return len(self.b)
 
     def act(self, z: Tensor) -> Tensor:
-        return z @ self.b.to(z).mT
+        return _moved(z @ self.b.to(z).mT, self.mean)
 
     def covariance(self, rows: Tensor) -> Tensor:
         moved = rows @ self.b.to(rows)
@@ -167,19 +176,37 @@ class Dense:
         return self.b
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"b": self.b}
+        return _with_mean({"b": self.b}, self.mean)
 
     def kl_from(self, prior: Gaussian) -> float:
         return float(kl_divergence(self, prior))
 
 
+def _require_mean(mean: Tensor | None, size: int) -> None:
+    if mean is not None:
+        require_shape("mean", mean, (size,))
+        require(mean.dtype == torch.float64, "mean", "float64", mean.dtype)
+        require_finite("mean", mean)
+
+
+def _moved(draw: Tensor, mean: Tensor | None) -> Tensor:
+    return draw if mean is None else draw + mean.to(draw)
+
+
+def _with_mean(tensors: dict[str, Tensor], mean: Tensor | None) -> dict[str, Tensor]:
+    return tensors if mean is None else {**tensors, "mean": mean}
+
+
 def from_tensors(tensors: Mapping[str, Tensor]) -> Gaussian:
     """The Gaussian that `tensors` came from."""
-    return Dense(tensors["b"]) if "b" in tensors else DiagonalRankOne(tensors["d"], tensors["q"])
+    mean = tensors.get("mean")
+    return Dense(tensors["b"], mean) if "b" in tensors else DiagonalRankOne(tensors["d"], tensors["q"], mean)
 
 
 def kl_divergence(posterior: Gaussian, prior: Gaussian) -> Tensor:
-    r"""KL(N(0, B₁B₁ᵀ) ‖ N(0, B₀B₀ᵀ)) = ½(‖B₀⁻¹B₁‖²_F − n(c−1)) + log|det B₀| − log|det B₁|.
+    r"""KL(N(μ₁, B₁B₁ᵀ) ‖ N(μ₀, B₀B₀ᵀ)), which is ½‖B₀⁻¹(μ₁ − μ₀)‖² more than that of the same without means,
+
+    .. math:: \tfrac12 (\|B_0^{-1} B_1\|_F^2 - n(c - 1)) + \log|\det B_0| - \log|\det B_1|.
 
     By [Boll22, Lemma 4.1] this is the divergence of the two classifiers. Computed from E = B₀⁻¹(B₁ − B₀) as
 
@@ -202,6 +229,9 @@ def kl_divergence(posterior: Gaussian, prior: Gaussian) -> Tensor:
         )
         magnitude = zero * (squared + (size * squared).sqrt()) + size * (one + zero)
         magnitude = magnitude + posterior.logdet().abs() + prior.logdet().abs()
+    if posterior.mean is not None or prior.mean is not None:
+        further, largest = _mean_terms(posterior, prior)
+        value, magnitude = value + further, magnitude + largest
     allowance = 8 * torch.finfo(torch.float64).eps * float(magnitude.detach())
     if not allowance <= 1e-6:
         raise ArithmeticError(
@@ -210,6 +240,21 @@ def kl_divergence(posterior: Gaussian, prior: Gaussian) -> Tensor:
     if not float(value.detach()) >= -max(1e-8, allowance):
         raise ArithmeticError(f"The KL divergence came out as {float(value)}, which cannot be.")
     return value.clamp(min=0) + allowance
+
+
+def _mean_terms(posterior: Gaussian, prior: Gaussian) -> tuple[Tensor, Tensor]:
+    """½‖B₀⁻¹(μ₁ − μ₀)‖², and what rounding in it is relative to."""
+    moved = posterior.mean if posterior.mean is not None else 0.0
+    step = moved - prior.mean if prior.mean is not None else torch.as_tensor(moved)
+    solved = prior.solve(step[:, None])[:, 0]
+    if isinstance(prior, DiagonalRankOne):
+        # Sherman–Morrison without cancellation, and with what 1 + Σ q²/d may have lost.
+        ratio, scaled = (prior.q / prior.d).abs(), (step / prior.d).abs()
+        lost = (1 + (prior.q**2 / prior.d).abs().sum()) / prior.capacity().abs()
+        largest = scaled + ratio * (prior.q.abs() @ scaled) * lost / prior.capacity().abs()
+        return solved @ solved / 2, largest @ largest
+    condition = prior.condition if isinstance(prior, Dense) else Dense(prior.factor().detach()).condition
+    return solved @ solved / 2, condition * (solved @ solved)
 
 
 def _rank_one_terms(one: DiagonalRankOne, zero: DiagonalRankOne) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""From (M, G) and a Gaussian start to the integrals that integrators take."""
+"""From cached data and Gaussian coordinates to the integrals that integrators take."""
 
 from __future__ import annotations
 
@@ -12,25 +12,35 @@ from ldaf_bench.theory.chunks import chunks
 from ldaf_bench.theory.flows import check_inputs
 from ldaf_bench.theory.gaussian import Gaussian
 from ldaf_bench.theory.integrate import Draw, Problem
-from ldaf_bench.theory.pushforward import Pushforward, logit_factor
+from ldaf_bench.theory.pushforward import Affine, logit_factor, logit_mean
 from ldaf_bench.theory.simplex import expand
 
 
 def problem(
-    pushed: Pushforward, gaussian: Gaussian, labels: Tensor, draw: Callable[[Gaussian], Draw] | None = None
+    cache: Affine, gaussian: Gaussian, labels: Tensor, draw: Callable[[Gaussian], Draw] | None = None
 ) -> Problem:
-    """The integrals of a pushforward under a Gaussian start; Σ̂ and its factor in float64.
+    """The integrals of cached data under a Gaussian; Σ̂, its factor and a mean that moves M in float64.
 
-    `draw`, from `flow_draw`, is for integrators that need drawn logits, and gets the same Gaussian.
+    `draw`, from `flow_draw` or `layer_draw`, is for integrators that need drawn logits, and gets the same Gaussian.
     """
-    factor = logit_factor(pushed.rows, gaussian)
-    return Problem(pushed.mean, factor, labels, None if draw is None else draw(gaussian))
+    factor = logit_factor(cache, gaussian)
+    parts = list(chunks(len(cache.mean), cache.numbers))
+    mean = torch.cat([logit_mean(cache, gaussian, part, torch.float64) for part in parts])
+
+    def shared(generator: torch.Generator) -> Tensor:
+        """Logits of all data from one draw of the coordinates."""
+        noise = torch.empty(gaussian.size, dtype=torch.float64, device=cache.mean.device).normal_(generator=generator)
+        drawn = gaussian.act(noise)
+        moved = [cache.mean[part].double() + cache.shift(drawn, part, torch.float64) for part in parts]
+        return torch.cat(moved)
+
+    return Problem(mean, factor, labels, None if draw is None else draw(gaussian), shared)
 
 
 def flow_draw(
     flow: str, parameter: Tensor, features: Tensor, horizon: float = 1.0, tolerance: float | None = None
 ) -> Callable[[Gaussian], Draw]:
-    """Draws that know no pushforward: a fresh v₀ = (I ⊗ P)Bξ and a full flow integration for each."""
+    """Draws that know no pushforward: a fresh v₀ = (I ⊗ P)(μ + Bξ) and a full flow integration for each."""
     entry = check_inputs(flow, parameter, features, horizon)
     num_nodes, num_classes = features.shape[1:]
 

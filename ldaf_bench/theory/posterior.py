@@ -1,18 +1,19 @@
-r"""Fitting a posterior: alternate between the covariance and λ, on cached (M, G) only.
+r"""Fitting a posterior: alternate between the Gaussian and λ, on cached data only.
 
-.. math:: \min_{B,\, λ} \; \frac{\mathrm{CE}(B)}{1 - λ/2} + \frac{\mathrm{KL}(B) + \ln(2\sqrt m/ε)}{m λ (1 - λ/2)}
+.. math:: \min_{μ,\, B,\, λ} \; \frac{L(μ, B)}{1 - λ/2} + \frac{\mathrm{KL}(μ, B) + \ln(2\sqrt m/ε)}{m λ (1 - λ/2)}
 
-with the cross-entropy as surrogate for the 0-1 loss [Boll22, Sec. 5.1]. λ has a closed form. The covariance moves in
-coordinates in which B is invertible by construction: (log d, q) for Diag(d) + q qᵀ, a Cholesky factor
-with logarithmic diagonal for the dense family. The bound holds for all posteriors at once, so nothing here costs
-confidence; the points are derived from a name of their own and never used to certify.
+with L the cross-entropy as surrogate for the 0-1 loss [Boll22, Sec. 5.1], or the 0-1 risk itself (OBJECTIVES). λ has a
+closed form. The covariance moves in coordinates in which B is invertible by construction: (log d, q) for
+Diag(d) + q qᵀ, a Cholesky factor with logarithmic diagonal for the dense family. The mean stays, or moves as well. The
+bound holds for all posteriors at once, so nothing here costs confidence; the points are derived from a name of their
+own and never used to certify.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -26,15 +27,15 @@ from ldaf_bench.theory.arguments import (
     require_fraction,
     require_labels,
     require_positive,
-    require_shape,
 )
 from ldaf_bench.theory.bounds import best_lambda, complexity, lambda_value
 from ldaf_bench.theory.chunks import chunks
-from ldaf_bench.theory.gaussian import Dense, DiagonalRankOne, Gaussian, kl_divergence
+from ldaf_bench.theory.gaussian import Dense, DiagonalRankOne, Gaussian, from_tensors, kl_divergence
 from ldaf_bench.theory.integrate import sobol_normals
+from ldaf_bench.theory.integrate.conditional import separating_points, smooth_risk
 from ldaf_bench.theory.integrate.kernels import cross_entropy
 from ldaf_bench.theory.integrate.problem import differences
-from ldaf_bench.theory.pushforward import Pushforward, cholesky, covariance
+from ldaf_bench.theory.pushforward import Affine, cholesky, logit_mean
 from ldaf_bench.theory.seeds import named_generator, named_seed
 
 
@@ -42,13 +43,14 @@ class Alternation(NamedTuple):
     """Where the fit stands after an alternation; the first is the prior."""
 
     number: int
-    cross_entropy: float
+    loss: float
+    """What the objective says: the cross-entropy or the 0-1 risk."""
     divergence: float
     """KL from the prior."""
     lam: float
-    """λ* for the cross-entropy; the 0-1 certificate has its own."""
+    """λ* for that loss; the certificate has its own."""
     bound: float
-    """The surrogate bound at that λ."""
+    """The bound with that loss, at that λ."""
     seconds: float
 
 
@@ -67,10 +69,16 @@ class Posterior(NamedTuple):
 class FitSettings:
     """How a posterior is fitted."""
 
+    objective: str = "cross_entropy"
+    """An entry of OBJECTIVES."""
+    mean: bool = False
+    """Whether the mean moves too."""
+    one_scale: bool = False
+    """Whether d moves by one common factor, and q not at all."""
     epsilon: float = 0.01
     """ε of the bound that is minimized."""
     num_points: int = 1024
-    """Sobol points of the cross-entropy, a power of 2."""
+    """Sobol points of the loss, a power of 2. The 0-1 risk needs far fewer than the cross-entropy."""
     optimizer: str = "adam"
     """An entry of OPTIMIZERS."""
     learning_rate: float | None = None
@@ -84,6 +92,7 @@ class FitSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        require_entry("objective", self.objective, OBJECTIVES)
         require_entry("optimizer", self.optimizer, OPTIMIZERS)
         require_fraction("epsilon", self.epsilon)
         for name in ("epochs", "max_alternations", "batch_size"):
@@ -93,37 +102,57 @@ class FitSettings:
             require_positive("learning_rate", self.learning_rate)
 
 
+class Objective(NamedTuple):
+    """An entry of OBJECTIVES: a loss that is smooth in mean and covariance."""
+
+    points: Callable[[int, int, int], Tensor]
+    """(c, number of points, seed) → the points, the same for all data."""
+    loss: Callable[[Tensor, Tensor, Tensor], Tensor]
+    """(mean and factor of the logits' differences, points) → the loss of every datum, differentiable in both."""
+    dtype: torch.dtype | None = None
+    """The precision that it is computed in; None: the cache's."""
+
+
+OBJECTIVES: dict[str, Objective] = {
+    "cross_entropy": Objective(lambda c, count, seed: sobol_normals(c - 1, count, seed), cross_entropy),
+    # Φ and its inverse are followed through c − 1 stages: in float32 the gradient would lose too much.
+    "zero_one": Objective(separating_points, smooth_risk, torch.float64),
+}
+
+
 class _Model:
     """The posterior's free coordinates, and the objective's pieces with their gradients."""
 
-    def __init__(self, pushed: Pushforward, labels: Tensor, prior: Gaussian, settings: FitSettings, raw: bool) -> None:
-        self.pushed, self.labels, self.prior = pushed, labels, prior
-        dimension = pushed.rows.shape[1]
-        points = sobol_normals(dimension, settings.num_points, named_seed("posterior", settings.seed))
-        self.points = points.to(pushed.mean)
-        self.leaves, self.build, self.repair = _coordinates(prior, raw)
+    def __init__(self, cache: Affine, labels: Tensor, prior: Gaussian, settings: FitSettings, raw: bool) -> None:
+        self.cache, self.labels, self.prior = cache, labels, prior
+        self.objective_entry = OBJECTIVES[settings.objective]
+        self.dtype = self.objective_entry.dtype or cache.mean.dtype
+        seed = named_seed("posterior", settings.seed)
+        points = self.objective_entry.points(cache.mean.shape[1], settings.num_points, seed)
+        self.points = points.to(cache.mean.device, self.dtype)
+        self.leaves, self.build, self.repair = _coordinates(prior, settings, raw)
 
     def objective(self, lam: float, epsilon: float, index: Tensor) -> Tensor:
-        """The bound at λ with the cross-entropy of the data of an index; differentiable."""
+        """The bound at λ with the loss of the data of an index; differentiable."""
         gaussian = self.build(self.leaves)
         c = complexity(kl_divergence(gaussian, self.prior), len(self.labels), epsilon)
-        return lambda_value(self.surrogate(gaussian, index), c, lam)
+        return lambda_value(self.loss(gaussian, index), c, lam)
 
-    def surrogate(self, gaussian: Gaussian, index: Tensor | None = None) -> Tensor:
-        """The cross-entropy over all data, or over those of an index."""
-        tensors = [t for t in vars(gaussian).values() if isinstance(t, Tensor)]
-        result: Tensor = _Surrogate.apply(self, gaussian, index, *tensors)
+    def loss(self, gaussian: Gaussian, index: Tensor | None = None) -> Tensor:
+        """The loss over all data, or over those of an index."""
+        result: Tensor = _Loss.apply(self, gaussian, index, *gaussian.tensors().values())
         return result
 
     def chunk_value(self, gaussian: Gaussian, part: Tensor | slice) -> Tensor:
-        """The sum of the cross-entropies of one chunk."""
-        rows, mean = self.pushed.rows[part], self.pushed.mean[part]
+        """The sum of the losses of one chunk."""
+        cached = self.cache.mean.dtype
+        mean = logit_mean(self.cache, gaussian, part, cached).to(self.dtype)
         # Σ̂ in the cache's precision; its 9 × 9 factor in float64, where it is cheap and safe.
-        factor = cholesky(covariance(rows, gaussian).double()).to(mean.dtype)
-        return cross_entropy(*differences(mean, factor, self.labels[part]), self.points).sum()
+        factor = cholesky(self.cache.covariance(gaussian, part, cached).double()).to(self.dtype)
+        return self.objective_entry.loss(*differences(mean, factor, self.labels[part]), self.points).sum()
 
 
-class _Surrogate(torch.autograd.Function):
+class _Loss(torch.autograd.Function):
     """Sum over chunks with the gradient made chunk by chunk, so that no more than one is ever held."""
 
     @staticmethod
@@ -131,16 +160,18 @@ class _Surrogate(torch.autograd.Function):
         size = len(model.labels) if index is None else len(index)
         wanted = any(ctx.needs_input_grad)
         leaves = [t.detach().requires_grad_(wanted) for t in tensors]
-        copy = type(gaussian)(*leaves)
+        copy = from_tensors(dict(zip(gaussian.tensors(), leaves, strict=True)))
         total = torch.zeros((), dtype=torch.float64, device=model.labels.device)
-        for part in chunks(size, model.pushed.rows[0].numel()):
+        for part in chunks(size, model.cache.numbers):
             with torch.set_grad_enabled(wanted):
                 value = model.chunk_value(copy, part if index is None else index[part])
                 if wanted:
                     value.backward()
             total += value.detach()
         if wanted:
-            ctx.save_for_backward(*(leaf.grad / size for leaf in leaves))
+            # None for what the logits do not depend on, like q of a last layer.
+            gradients = (torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves)
+            ctx.save_for_backward(*(gradient / size for gradient in gradients))
         return (total / size).to(tensors[0].device)  # beside the KL divergence, wherever the cache is
 
     @staticmethod
@@ -152,17 +183,34 @@ class _Surrogate(torch.autograd.Function):
 Build = Callable[[Sequence[Tensor]], Gaussian]
 
 
-def _coordinates(prior: Gaussian, raw: bool) -> tuple[list[Tensor], Build, Callable[[], object]]:
-    """Leaves that start at the prior, how they make a Gaussian, and a repair after each step."""
+def _coordinates(prior: Gaussian, settings: FitSettings, raw: bool) -> tuple[list[Tensor], Build, Callable[[], object]]:
+    """Leaves that start at the prior, how they make a Gaussian, and a repair after each step.
+
+    A mean moves in units of the prior's own deviations, μ = μ₀ + B₀ν: then KL gains ½‖ν‖² whatever the scales.
+    """
+    leaves, build, repair = _covariance_coordinates(prior, settings, raw)
+    if not settings.mean:
+        return leaves, build, repair
+    step = torch.zeros(prior.size, dtype=torch.float64)
+    return [*leaves, step], lambda x: from_tensors({**build(x[:-1]).tensors(), "mean": prior.act(x[-1])}), repair
+
+
+def _covariance_coordinates(
+    prior: Gaussian, settings: FitSettings, raw: bool
+) -> tuple[list[Tensor], Build, Callable[[], object]]:
+    """Those of the covariance. Where q starts at 0 its gradient is 0, and a diagonal prior has diagonal posteriors."""
     if isinstance(prior, DiagonalRankOne):
         smallest = float(prior.d.min())
         require(smallest > 0, "prior", "of positive d, so that a posterior can be fitted", smallest)
+        if settings.one_scale:
+            return [torch.zeros(1, dtype=torch.float64)], lambda x: replace(prior, d=prior.d * x[0].exp()), lambda: None
         if raw:
             leaves = [prior.d.detach().clone(), prior.q.detach().clone()]
             floor = smallest / 100
             return leaves, lambda x: DiagonalRankOne(*x), lambda: torch.clamp_(leaves[0], min=floor)
         leaves = [prior.d.detach().log(), prior.q.detach().clone()]
         return leaves, lambda x: DiagonalRankOne(x[0].exp(), x[1]), lambda: None
+    require(not settings.one_scale, "prior", "of the form Diag(d) + q qᵀ where one scale is fitted", "dense")
     factor = torch.linalg.cholesky(prior.factor().detach() @ prior.factor().detach().mT)
     leaves = [factor.diagonal().log(), factor.tril(-1)]
     return leaves, lambda x: Dense(torch.diag(x[0].exp()) + x[1].tril(-1)), lambda: None
@@ -221,27 +269,27 @@ OPTIMIZERS: dict[str, tuple[Callable[[_Model, FitSettings], Advance], bool]] = {
 
 
 def fit(
-    pushed: Pushforward,
+    cache: Affine,
     labels: Tensor,
     prior: Gaussian,
     settings: FitSettings | None = None,
     watch: Callable[[Alternation], None] = lambda alternation: None,
 ) -> Posterior:
-    """The posterior that minimizes the λ-bound with the cross-entropy, starting from the prior.
+    """The posterior that minimizes the λ-bound with the loss of the objective, starting from the prior.
 
     Returns the best alternation seen, and shows each of them to `watch` on the way. A non-finite value is an
     `ArithmeticError` that names the step.
     """
     settings = settings or FitSettings()
-    num_data, num_classes = pushed.mean.shape
-    require(num_data >= 1, "pushed", "of at least one datum", f"of {num_data}")
-    require_shape("pushed.rows", pushed.rows, (num_data, num_classes - 1, prior.size))
+    num_data, num_classes = cache.mean.shape
+    require(num_data >= 1, "cache", "of at least one datum", f"of {num_data}")
+    require(cache.size == prior.size, "prior", f"of size {cache.size}, as the cached data are", prior.size)
     require_labels("labels", labels, num_data, num_classes)
-    require_finite("pushed.mean", pushed.mean)
-    require_finite("pushed.rows", pushed.rows)
+    for name, tensor in cache._asdict().items():
+        require_finite(f"the cached {name}", tensor)
     labels = labels.long()
     make, raw = OPTIMIZERS[settings.optimizer]
-    model = _Model(pushed, labels, prior, settings, raw)
+    model = _Model(cache, labels, prior, settings, raw)
     for leaf in model.leaves:
         leaf.requires_grad_()
     begin = time.perf_counter()
@@ -249,7 +297,7 @@ def fit(
     def stand(number: int) -> Alternation:
         with torch.no_grad():
             gaussian = model.build(model.leaves)
-            risk, kl = model.surrogate(gaussian), kl_divergence(gaussian, prior)
+            risk, kl = model.loss(gaussian), kl_divergence(gaussian, prior)
         c = complexity(kl, num_data, settings.epsilon)
         lam = best_lambda(risk, c)
         value = float(lambda_value(risk, c, lam))

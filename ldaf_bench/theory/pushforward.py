@@ -8,7 +8,7 @@ and Thm. 4.3]: network and flow run once per datum, and everything after that li
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -17,7 +17,35 @@ from ldaf_bench.theory.arguments import require, require_shape
 from ldaf_bench.theory.chunks import chunks
 from ldaf_bench.theory.flows import check_inputs
 from ldaf_bench.theory.gaussian import Gaussian
-from ldaf_bench.theory.simplex import coordinates
+from ldaf_bench.theory.simplex import coordinates, expand
+
+Part = slice | Tensor
+"""Some of the data: a slice of them, or their places."""
+
+
+class Affine(Protocol):
+    """Data whose logits are affine in Gaussian coordinates: all that fits and closed integrals ask for."""
+
+    @property
+    def mean(self) -> Tensor:
+        """M, the logits at coordinates 0, of shape (m, c)."""
+
+    def _asdict(self) -> dict[str, Any]:
+        """All tensors by their names."""
+
+    @property
+    def size(self) -> int:
+        """The number of coordinates."""
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers a datum has, for chunks."""
+
+    def covariance(self, gaussian: Gaussian, part: Part, dtype: torch.dtype) -> Tensor:
+        """Σ̂ of some data, (b, c−1, c−1), computed in that precision and differentiable in the Gaussian."""
+
+    def shift(self, mean: Tensor, part: Part, dtype: torch.dtype) -> Tensor:
+        """What the coordinates μ add to the logits of some data, (b, c)."""
 
 
 class Pushforward(NamedTuple):
@@ -30,6 +58,25 @@ class Pushforward(NamedTuple):
     contiguous, so that d and q act along the fastest axis."""
     error: Tensor
     """Estimated error of a mean logit or of a row of G, per datum; of shape (m,), float64."""
+
+    @property
+    def size(self) -> int:
+        """n(c − 1)."""
+        return self.rows.shape[2]
+
+    @property
+    def numbers(self) -> int:
+        """Those of G."""
+        return self.rows[0].numel()
+
+    def covariance(self, gaussian: Gaussian, part: Part, dtype: torch.dtype) -> Tensor:
+        """Σ̂ = (GᵀB)(GᵀB)ᵀ. [Boll22, Thm. 4.3]"""
+        return covariance(self.rows[part].to(dtype), gaussian)
+
+    def shift(self, mean: Tensor, part: Part, dtype: torch.dtype) -> Tensor:
+        """P Gᵀμ."""
+        rows = self.rows[part].to(dtype)
+        return expand(rows @ mean.to(rows))
 
 
 def push(
@@ -80,16 +127,23 @@ def covariance(rows: Tensor, gaussian: Gaussian) -> Tensor:
     return gaussian.covariance(rows)
 
 
-def logit_factor(rows: Tensor, gaussian: Gaussian) -> Tensor:
-    r"""Cholesky factor H of Σ̂ = H Hᵀ in float64, of shape (m, c−1, c−1), whatever the dtype of G.
+def logit_mean(cache: Affine, gaussian: Gaussian, part: Part, dtype: torch.dtype) -> Tensor:
+    """The logits' mean: M as it is cached, or moved by the Gaussian's own mean and then in that precision."""
+    mean = cache.mean[part]
+    return mean if gaussian.mean is None else mean.to(dtype) + cache.shift(gaussian.mean, part, dtype)
+
+
+def logit_factor(cache: Affine, gaussian: Gaussian) -> Tensor:
+    r"""Cholesky factor H of Σ̂ = H Hᵀ in float64, of shape (m, c−1, c−1), whatever the dtype of the cache.
 
     A covariance that is not positive definite in float64 is an `ArithmeticError`: no jitter, because
     the result would certify another classifier.
     """
-    require_shape("rows", rows, (None, None, gaussian.size))
-    require(len(rows) >= 1, "rows", "of at least one datum", f"of shape {tuple(rows.shape)}")
-    parts = chunks(len(rows), rows[0].numel())
-    return cholesky(torch.cat([covariance(rows[part].double(), gaussian) for part in parts]))
+    num_data = len(cache.mean)
+    require(num_data >= 1, "cache", "of at least one datum", f"of {num_data}")
+    require(gaussian.size == cache.size, "gaussian", f"of size {cache.size}", gaussian.size)
+    parts = chunks(num_data, cache.numbers)
+    return cholesky(torch.cat([cache.covariance(gaussian, part, torch.float64) for part in parts]))
 
 
 def cholesky(matrices: Tensor) -> Tensor:

@@ -11,8 +11,7 @@ import torch
 
 from ldaf_bench.data.dataset import Dataset
 from ldaf_bench.data.splits import require_received, require_unseen
-from ldaf_bench.methods.method import Distribution
-from ldaf_bench.models.heads import Flow
+from ldaf_bench.methods.method import Distribution, Method
 from ldaf_bench.models.network import Network
 from ldaf_bench.plan import DigestOf, PlannedIntegration, PlannedNetwork, PlannedPosterior
 from ldaf_bench.results.collect import Sources
@@ -22,24 +21,14 @@ from ldaf_bench.store.digests import Digested
 from ldaf_bench.store.posteriors import Posterior
 from ldaf_bench.theory.bounds import BOUNDS, Bound
 from ldaf_bench.theory.certificate import Budget
-from ldaf_bench.theory.flows import forward
-from ldaf_bench.theory.gaussian import Dense, DiagonalRankOne
 from ldaf_bench.theory.integrate import INTEGRATORS, Integration, Integrator, accurate_risk
 from ldaf_bench.theory.integrate.bonferroni import BONFERRONI
 from ldaf_bench.verify import dense
+from ldaf_bench.verify.methods import METHOD_TWINS
 from ldaf_bench.verify.twins import BOUND_TWINS, UPPER_TWINS, Upper, excess
 
 NETWORK_SAMPLE = 512
 """Data of every digest that go through the network again."""
-DENSE_SAMPLE = 8
-"""Data of every digest that are computed again by dense matrix exponentials."""
-ACTION_SAMPLE = {"certificate": 459}
-"""Data of a digest that are computed again by the exponential's action: if 1 % of the certificate part are wrong, at
-least one is among these with a probability of 99 %, because 0.99^459 < 0.01."""
-OTHER_SAMPLE = 64
-"""The same for parts that no certificate rests on."""
-FLOW_ERROR = 1e-4
-"""How far (M, G) in float32 may be from float64, relative to a datum's largest entry; more by its Krylov tolerance."""
 SAMPLED_DRAWS = 100_000
 """Draws of the start, over all data, that the risk of a posterior is compared with."""
 
@@ -65,7 +54,7 @@ def check_network(planned: PlannedNetwork, network: Network, dataset: Dataset | 
 
 
 def check_digest(planned: DigestOf, network: Network, digested: Digested, dataset: Dataset | None) -> None:
-    """Labels are the data's; some data go through the network again; flows have dense twins.
+    """Labels are the data's; some data go through the network again; what has a twin is compared with it.
 
     Which data is left to chance: nobody can know beforehand what will not be looked at.
     """
@@ -85,28 +74,11 @@ def check_digest(planned: DigestOf, network: Network, digested: Digested, datase
         for tensor in again.keys() - {"error"}:
             _require_close(f"{name} has {tensor} that are not the network's", again[tensor],
                            digested.tensors[tensor][some], 1e-3)  # fmt: skip
-    if isinstance(model.head, Flow):
-        tolerance = getattr(planned.digest_spec, "tolerance", None) or 0.0
-        _check_flow(name, model.head, digested, chance, FLOW_ERROR + 10 * tolerance)
-
-
-def _check_flow(name: str, head: Flow, digested: Digested, chance: np.random.Generator, allowed: float) -> None:
-    """M of all data by the flow in float64; (M, G) of many by the exponential's action, of a few by dense exponentials.
-
-    What is allowed is said here; the digest's own error estimate is not asked.
-    """
-    parameter, spec, tensors = head.parameter.detach().double(), head.spec, digested.tensors
-    if not {"mean", "rows", "features"} <= tensors.keys():
+    twin = METHOD_TWINS.get(planned.entry)
+    if twin is None or twin.digest is None:
         return
-    means = [forward(spec.flow, parameter, part.double(), spec.horizon) for part in tensors["features"].split(256)]
-    _require_within(f"{name} has a wrong M", torch.cat(means), tensors["mean"], allowed)
-    many = ACTION_SAMPLE.get(digested.record["part"], OTHER_SAMPLE)
-    for twin, size in ((dense.pushforward_by_action, many), (dense.pushforward, DENSE_SAMPLE)):
-        some = chance.permutation(len(digested.labels))[:size]
-        features = tensors["features"][some].double().numpy()
-        mean, rows = twin(spec.flow, parameter.numpy(), features, spec.horizon)
-        for what, exact, stored in (("M", mean, tensors["mean"]), ("G", rows, tensors["rows"])):
-            _require_within(f"{name} has a wrong {what}", torch.from_numpy(exact), stored[some], allowed)
+    for what, exact, stored, allowed in twin.digest(planned.digest_spec, model, digested, chance):
+        _require_within(f"{name} has a wrong {what}", exact, stored, allowed)
 
 
 def _require_within(sentence: str, exact: torch.Tensor, stored: torch.Tensor, allowed: float) -> None:
@@ -121,12 +93,10 @@ def _require_close(sentence: str, exact: torch.Tensor, stored: torch.Tensor, all
     _require(gap <= allowed, f"{sentence}: it differs by {gap:.1e}.")
 
 
-def divergence(posterior: Distribution, prior: Distribution) -> float:
-    """KL by dense factors where there are any, else by the distributions' own word."""
-    gaussians = (DiagonalRankOne, Dense)
-    if isinstance(posterior, gaussians) and isinstance(prior, gaussians):
-        return dense.kl(posterior.factor().double().numpy(), prior.factor().double().numpy())
-    return posterior.kl_from(prior)
+def divergence(method: Method, posterior: Distribution, prior: Distribution) -> float:
+    """KL by the method's twin if it has one, else by the distributions' own word."""
+    twin = METHOD_TWINS.get(method)
+    return posterior.kl_from(prior) if twin is None else twin.kl(posterior, prior)
 
 
 def check_posterior(planned: PlannedPosterior, posterior: Posterior, sources: Sources) -> None:
@@ -144,10 +114,11 @@ def check_posterior(planned: PlannedPosterior, posterior: Posterior, sources: So
         ours = posterior.distribution.tensors()
         same = all(torch.equal(ours[tensor], stored[tensor]) for tensor in stored)
         _require(same, f"{name} says that it is unfitted, but it is not its prior.")
-    kl, said = divergence(posterior.distribution, posterior.prior), posterior.about["kl_divergence"]
+    method, said = planned.digest.entry, posterior.about["kl_divergence"]
+    kl = divergence(method, posterior.distribution, posterior.prior)
     _require(abs(kl - said) <= 1e-6 * max(1.0, abs(kl)), f"{name}: KL is {kl:.9g}, not {said:.9g}.")
     for column, again in reported_risks(planned, prior, posterior.distribution, certificate, test).items():
-        said = posterior.about[column]
+        said = posterior.about.get(column, math.nan)
         _require(abs(again - said) <= 1e-6, f"{name} says {column} = {said:.7f}, but it is {again:.7f}.")
 
 
@@ -159,22 +130,31 @@ def estimate_points(planned: PlannedPosterior) -> int:
 def estimate_risk(planned: PlannedPosterior, posterior: Posterior, sources: Sources) -> float:
     """An accurate estimate of the risk on the certificate part, at points that nothing else uses.
 
-    Where there is a dense twin, plain Monte Carlo in all coordinates of the start has to agree with it.
+    Where there is a dense twin, plain Monte Carlo in all coordinates has to agree with it.
     """
     certificate = sources.certificate.data(sources.network)
     integrals = problem_of(planned, posterior.distribution, certificate)
     estimate = accurate_risk(integrals, estimate_points(planned), seed=-7)
-    tensors, distribution = certificate.digest, posterior.distribution
-    if isinstance(distribution, DiagonalRankOne | Dense) and {"mean", "rows"} <= tensors.keys():
-        parts = (tensors["mean"], tensors["rows"], distribution.factor())
-        mean, rows, factor = (part.double().numpy() for part in parts)
-        num_draws = -(-SAMPLED_DRAWS // len(mean))
-        twin = dense.sampled_risk(mean, rows, factor, certificate.labels.numpy(), num_draws, 7)
-        draws = len(mean) * num_draws
-        noise = 6 * math.sqrt(max(estimate * (1 - estimate), 1 / draws) / draws) + 1e-5
-        sentence = f"Posterior {planned.identity}: its risk is {twin:.6f} by drawing the start, not {estimate:.6f}."
-        _require(abs(twin - estimate) <= noise, sentence)
+    twin, labels = METHOD_TWINS.get(planned.digest.entry), certificate.labels.numpy()
+    name = f"Posterior {planned.identity}"
+    if twin is not None and twin.logits is not None:
+        num_draws = -(-SAMPLED_DRAWS // len(labels))
+        sampled = dense.sampled_risk(twin.logits(certificate.digest, posterior.distribution), labels, num_draws, 7)
+        _require_drawn(name, sampled, len(labels) * num_draws, estimate)
+        if twin.risk is not None:
+            exact = float(twin.risk(twin.logits(certificate.digest, posterior.distribution), labels).mean())
+            sentence = f"{name}: its risk is {exact:.6f} by quadrature, not {estimate:.6f}."
+            _require(abs(exact - estimate) <= 1e-4, sentence)
+    elif twin is not None and twin.draw is not None:
+        errors = twin.draw(certificate.network.model(), certificate.digest, labels, posterior.distribution)
+        _require_drawn(name, sum(errors) / len(errors), len(errors), estimate)
     return estimate
+
+
+def _require_drawn(name: str, sampled: float, draws: int, estimate: float) -> None:
+    """So many plain draws agree with the estimate within six standard errors."""
+    noise = 6 * math.sqrt(max(estimate * (1 - estimate), 1 / draws) / draws) + 1e-5
+    _require(abs(sampled - estimate) <= noise, f"{name}: its risk is {sampled:.6f} by drawing, not {estimate:.6f}.")
 
 
 def check_integration(
@@ -200,15 +180,12 @@ def check_integration(
     ):
         near = one == other or (one is not None and other is not None and abs(one - other) <= 1e-6 * max(1, abs(one)))
         _require(near, f"{name}: its {what} is {one}, not {other}.")
-    if entry is BONFERRONI:
-        tensors = certificate.digest
-        if isinstance(posterior.distribution, DiagonalRankOne | Dense) and {"mean", "rows"} <= tensors.keys():
-            mean, rows, b = (
-                part.double().numpy() for part in (tensors["mean"], tensors["rows"], posterior.distribution.factor())
-            )
-            exact = dense.tree_bound(mean, rows, b, certificate.labels.numpy())
-            gap = float(np.abs(exact - integration.per_datum.numpy()).max())
-            _require(gap <= 1e-7, f"{name}: the bound differs from its dense twin by {gap:.1e}.")
+    twin = METHOD_TWINS.get(planned.posterior.digest.entry)
+    if entry is BONFERRONI and twin is not None and twin.logits is not None:
+        logits = twin.logits(certificate.digest, posterior.distribution)
+        exact = dense.tree_bound(logits, certificate.labels.numpy())
+        gap = float(np.abs(exact - integration.per_datum.numpy()).max())
+        _require(gap <= 1e-7, f"{name}: the bound differs from its dense twin by {gap:.1e}.")
     # How far two estimates with so many independent draws may be apart: six standard errors of plain sampling.
     independent = planned.num_points if entry.needs == "shared" else draws
     others = len(certificate.labels) * estimate_points(planned.posterior)

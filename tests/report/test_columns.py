@@ -48,8 +48,9 @@ def sweep(folder, column):
     """Rows that differ in one axis only."""
     if column.name in SWEPT:
         return rows_of(folder, synthetic.small(**(ONE | SWEPT[column.name])))
-    rows = [row for value in values_of(column) for row in synthetic.small(**ONE, **{column.name: value})]
-    return rows_of(folder, rows)
+    # `variant` is no column: it only gives each value names of its own.
+    swept = ((value, synthetic.small(**ONE, variant=str(value))) for value in values_of(column))
+    return rows_of(folder, [row | {column.name: value} for value, rows in swept for row in rows])
 
 
 def test_every_axis_of_a_suite_is_a_column_with_its_place():
@@ -93,7 +94,7 @@ class Extra(Spec):
     rank: Annotated[int | None, Shown("rank r", "largest", "full")] = None
     """Rank of the covariance; null: full."""
     shape: Literal["flat", "round"] = "flat"
-    mean: bool = False
+    std: bool = False
     """Called like a word that tables use."""
 
 
@@ -101,26 +102,26 @@ def test_a_method_that_somebody_adds_brings_its_columns(tmp_path, monkeypatch):
     own = replace(METHODS["ldaf"], name="mine", head=METHODS["deterministic"].head, prior_axes=Extra)
     monkeypatch.setitem(METHODS, "mine", own)
     rows = [
-        row | {"method": "mine", "rank": rank, "shape": shape, "mean": mean, "covariance": None, "scale": None,
-               "flow": None, "setting": f"{row['setting']}{rank}{shape}{mean}",
-               "posterior": f"{row['posterior']}{rank}{shape}{mean}",
-               "integration": f"{row['integration']}{rank}{shape}{mean}"}
-        for rank in (None, 4, 16) for shape in ("flat", "round") for mean in (False, True)
+        row | {"method": "mine", "rank": rank, "shape": shape, "std": std, "covariance": None, "scale": None,
+               "flow": None, "setting": f"{row['setting']}{rank}{shape}{std}",
+               "posterior": f"{row['posterior']}{rank}{shape}{std}",
+               "integration": f"{row['integration']}{rank}{shape}{std}"}
+        for rank in (None, 4, 16) for shape in ("flat", "round") for std in (False, True)
         for row in synthetic.small(**ONE) if row["classifier"] == "posterior"
     ]  # fmt: skip
     folder = synthetic.write(tmp_path, synthetic.small(**ONE) + rows)
     results = read([folder]).results
     header = certificates(results).header
-    assert {"rank r", "shape", "mean"} <= set(header)
+    assert {"rank r", "shape", "std"} <= set(header)
     place = header.index("rank r")
     assert {row[place].text for row in certificates(results).rows} == {"–", "full", "4", "16"}
     figure = plot_sweep(results, other_axes())
-    assert [ax.get_xlabel() for ax in figure.axes] == ["rank r", "shape", "mean"]
+    assert [ax.get_xlabel() for ax in figure.axes] == ["rank r", "shape", "std"]
     assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["4", "16", "full"]
     assert figure.legends[0].get_texts()[0].get_text() == "mine"
     _, held = hold(results, [])
-    assert {name: held[name]["digits", "mine"] for name in ("rank", "shape", "mean")} == {
-        "rank": [16], "shape": ["flat"], "mean": [False],
+    assert {name: held[name]["digits", "mine"] for name in ("rank", "shape", "std")} == {
+        "rank": [16], "shape": ["flat"], "std": [False],
     }  # fmt: skip
     page = report([folder], tmp_path).read_text()
     assert "rank r" in page
@@ -138,11 +139,11 @@ def test_columns_of_methods_that_are_unknown_now_are_kept(tmp_path):
     folder = synthetic.write(tmp_path / "a", rows)
     numbers = {setting: index % 2 for index, setting in enumerate(dict.fromkeys(row["setting"] for row in rows))}
     with_column(folder, "odd_axis", [f"<{numbers[row['setting']]}>" for row in rows])
-    with_column(folder, "mean", [float(numbers[row["setting"]]) for row in rows])
+    with_column(folder, "std", [float(numbers[row["setting"]]) for row in rows])
     with_column(folder, "an_outcome", list(range(len(rows))))
     results = read([folder]).results
     table = certificates(results)
-    assert {"odd axis", "mean"} <= set(table.header)
+    assert {"odd axis", "std"} <= set(table.header)
     assert "an outcome" not in table.header
     place = table.header.index("odd axis")
     assert {row[place].text for row in table.rows} == {"<0>", "<1>"}
@@ -150,7 +151,7 @@ def test_columns_of_methods_that_are_unknown_now_are_kept(tmp_path):
     # Beside a folder without the column, it is missing there.
     both = read([folder, synthetic.write(tmp_path / "b", synthetic.small(suite="b", recipe="b"), [])]).results
     assert set(both[both["suite"].eq("b")]["odd_axis"]) == {""}
-    assert both[both["suite"].eq("b")]["mean"].isna().all()
+    assert both[both["suite"].eq("b")]["std"].isna().all()
 
 
 def test_columns_of_methods_that_were_unknown_then_are_filled(tmp_path):

@@ -1,5 +1,7 @@
 """The start's distribution: determinant, inverse, samples, and a KL divergence that is never wrong."""
 
+import dataclasses
+
 import mpmath
 import numpy as np
 import pytest
@@ -29,6 +31,10 @@ def exact_kl(posterior, prior):
         one, zero = factors
         moved = zero**-1 * one
         squared = sum(moved[i, j] ** 2 for i in range(moved.rows) for j in range(moved.cols))
+        nothing = torch.zeros(len(posterior.d), dtype=torch.float64)
+        means = (nothing if gauss.mean is None else gauss.mean for gauss in (posterior, prior))
+        start, end = (mpmath.matrix([mpmath.mpf(float(v)) for v in mean]) for mean in means)
+        squared += sum(entry**2 for entry in zero**-1 * (start - end))
         return float((squared - moved.rows) / 2 + mpmath.log(abs(mpmath.det(zero))) - mpmath.log(abs(mpmath.det(one))))
 
 
@@ -70,9 +76,49 @@ def test_samples_have_the_covariance(family):
 def test_kl_equals_the_dense_formula_and_is_not_negative(size, seed, pair):
     posterior, prior = pair[0](size, seed), pair[1](size, seed + 1)
     value = float(kl_divergence(posterior, prior))
-    truth = reference.kl(posterior.factor().numpy(), prior.factor().numpy())
+    nothing = np.zeros(size)
+    truth = reference.kl(nothing, posterior.factor().numpy(), nothing, prior.factor().numpy())
     assert value >= 0
     assert value == pytest.approx(truth, rel=1e-6, abs=1e-7)
+
+
+def with_mean(start, seed, scale=1.0):
+    return dataclasses.replace(start, mean=scale * normal(start.size, seed=seed + 7))
+
+
+@given(sizes, seeds, st.sampled_from([(gaussian, gaussian), (dense, gaussian), (gaussian, dense), (dense, dense)]))
+def test_kl_with_means_is_that_of_torch(size, seed, pair):
+    posterior, prior = with_mean(pair[0](size, seed), seed), pair[1](size, seed + 1)
+    for other in (prior, with_mean(prior, seed + 1)):
+        one, zero = (
+            torch.distributions.MultivariateNormal(
+                torch.zeros(size).double() if start.mean is None else start.mean, start.factor() @ start.factor().mT
+            )
+            for start in (posterior, other)
+        )
+        truth = float(torch.distributions.kl_divergence(one, zero))
+        assert float(kl_divergence(posterior, other)) == pytest.approx(truth, rel=1e-6, abs=1e-6)
+    mine, theirs = ((s.mean.numpy(), s.factor().numpy()) for s in (posterior, with_mean(prior, seed + 1)))
+    assert reference.kl(*mine, *theirs) == pytest.approx(truth, rel=1e-6, abs=1e-6)
+
+
+@given(sizes, seeds, st.sampled_from([1e-6, 1e-2, 1.0, 30.0]))
+def test_kl_with_a_mean_is_never_understated(size, seed, scale):
+    prior = gaussian(size, seed)
+    for posterior in (with_mean(prior, seed, scale), with_mean(gaussian(size, seed + 1), seed, scale)):
+        value, truth = float(kl_divergence(posterior, prior)), exact_kl(posterior, prior)
+        assert truth <= value <= truth + 1e-9 * max(1, truth)
+
+
+@families
+@given(size=sizes, seed=seeds)
+def test_a_mean_moves_draws_comes_back_and_costs_nothing_where_it_is_equal(family, size, seed):
+    start = with_mean(family(size, seed), seed)
+    noise = normal(5, size, seed=seed + 2)
+    torch.testing.assert_close(start.act(noise), start.mean + family(size, seed).act(noise))
+    again = from_tensors(start.tensors())
+    assert torch.equal(again.mean, start.mean)
+    assert float(kl_divergence(again, start)) < 1e-9
 
 
 @families

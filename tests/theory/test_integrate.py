@@ -25,6 +25,7 @@ from ldaf_bench.theory.integrate import (
     integrate,
     reference_integrator,
     sobol_normals,
+    vote_error,
 )
 from ldaf_bench.theory.integrate.bonferroni import hunter_worsley, standardized
 from ldaf_bench.theory.integrate.kernels import count_errors
@@ -119,7 +120,7 @@ def test_bonferroni_is_above_the_truth_and_exact_for_two_rivals(c, seed):
     bound, truth, slack = hunter_worsley(p), runs.mean(0), 12 * runs.std(0) / 10**0.5 + 1e-9
     assert (bound >= truth - slack).all()
     assert (bound <= 1).all()
-    h, scale, covariance = standardized(p)
+    h, scale, covariance = standardized(*p.differences(torch.float64))
     if c == 3:
         correlation = covariance[:, 0, 1] / (scale[:, 0] * scale[:, 1])
         exact = upper_tail(h).sum(-1) - bvn(h[:, 0], h[:, 1], correlation)
@@ -389,6 +390,27 @@ def test_a_problem_offers_what_it_was_given():
     assert (drawn.num_data, drawn.num_classes) == (4, 3)
     with pytest.raises(ValueError, match="problem must have Gaussian logits"):
         drawn.differences()
+
+
+@pytest.mark.parametrize("num_classes", [2, 4])
+def test_the_vote_is_for_the_class_that_most_draws_choose(num_classes):
+    p = logits_problem(60, num_classes, seed=3)
+    rng, lift = np.random.default_rng(0), reference.basis(num_classes)
+    wrong, clear = [], []
+    for mean, factor, label in zip(p.mean.numpy(), p.factor.numpy(), p.labels.numpy(), strict=True):
+        chosen = (mean + rng.standard_normal((20_000, num_classes - 1)) @ (lift @ factor).T).argmax(1)
+        shares = np.sort(np.bincount(chosen, minlength=num_classes))[::-1] / 20_000
+        wrong.append(np.bincount(chosen, minlength=num_classes).argmax() != label)
+        clear.append(shares[0] - shares[1] > 0.05)
+    assert abs(vote_error(p) - np.mean(wrong)) <= 1 - np.mean(clear)
+    assert np.mean(clear) > 0.9
+    assert 0 < np.mean(wrong) < 1
+
+
+def test_a_vote_without_a_winner_is_an_error():
+    undecided = Problem(torch.zeros(1, 2).double(), torch.ones(1, 1, 1).double(), torch.tensor([0]))
+    assert vote_error(undecided, num_points=2) == 1.0
+    assert vote_error(dataclasses.replace(undecided, mean=torch.tensor([[9.0, 0.0]]).double())) == 0.0
 
 
 def test_problems_without_a_closed_form_have_a_reference_and_a_reported_risk_too():

@@ -5,14 +5,15 @@ import math
 import pytest
 import torch
 
-from ldaf_bench.theory.bounds import best_lambda, complexity, lambda_value
+from ldaf_bench.theory.bounds import best_lambda, complexity, lambda_bound, lambda_value
 from ldaf_bench.theory.covariances import initial_covariance
 from ldaf_bench.theory.gaussian import DiagonalRankOne, kl_divergence
-from ldaf_bench.theory.integrate import INTEGRATORS, evaluate, integrate, sobol_normals
+from ldaf_bench.theory.integrate import INTEGRATORS, accurate_risk, evaluate, integrate, sobol_normals
 from ldaf_bench.theory.logits import problem
-from ldaf_bench.theory.posterior import OPTIMIZERS, FitSettings, _Model, fit
+from ldaf_bench.theory.posterior import OBJECTIVES, OPTIMIZERS, FitSettings, _Model, fit
 from ldaf_bench.theory.pushforward import Pushforward, push
 from ldaf_bench.theory.seeds import named_seed
+from ldaf_bench.theory.simplex import expand
 from tests.cases import few_points_for, logits_problem, normal, parameter, rng, with_draws
 
 M, N, C = 300, 4, 4
@@ -59,9 +60,13 @@ def test_fit_converges_to_a_stationary_point(cached):
     assert bounds[0] == pytest.approx(bounds[1], rel=2e-3)
 
 
-def test_gradient_of_the_objective_equals_finite_differences(cached):
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("mean", [False, True])
+def test_gradient_of_the_objective_equals_finite_differences(cached, objective, mean):
     pushed, labels = cached
-    model = _Model(pushed, labels, initial_covariance("code", SIZE, scale=0.5), settings(), raw=False)
+    asked = settings(objective=objective, mean=mean, num_points=16)
+    model = _Model(pushed, labels, initial_covariance("code", SIZE, scale=0.5), asked, raw=False)
+    assert len(model.leaves) == 2 + mean
     for leaf in model.leaves:
         leaf.requires_grad_()
 
@@ -78,6 +83,48 @@ def test_gradient_of_the_objective_equals_finite_differences(cached):
                     values.append(float(value()))
                     leaf[k] -= step
             assert float(leaf.grad[k]) == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-5, abs=1e-9)
+
+
+def zero_one_bound(pushed, labels, posterior):
+    """The λ-bound on the 0-1 Gibbs risk of a posterior, by an accurate estimate."""
+    risk = accurate_risk(problem(pushed, posterior.gaussian, labels), num_points=1024, seed=5)
+    return float(lambda_bound(risk, posterior.kl, M, 0.05))
+
+
+@pytest.mark.parametrize("covariance", ["code", "isotropic", "dense"])
+def test_the_objective_zero_one_finds_a_bound_that_cross_entropy_does_not_beat(cached, covariance):
+    prior = initial_covariance(covariance, SIZE, scale=0.8)
+    patient = {"max_alternations": 40, "tolerance": 1e-5}
+    surrogate = zero_one_bound(*cached, fit(*cached, prior, settings(**patient)))
+    direct = fit(*cached, prior, settings(objective="zero_one", num_points=16, **patient))
+    assert zero_one_bound(*cached, direct) <= surrogate + 1e-4
+    assert min(step.bound for step in direct.history) == pytest.approx(zero_one_bound(*cached, direct), abs=2e-3)
+
+
+@pytest.mark.parametrize("covariance", ["code", "dense"])
+def test_a_fitted_mean_lowers_the_bound_and_its_divergence_is_that_of_torch(cached, covariance):
+    prior = initial_covariance(covariance, SIZE, scale=0.8)
+    still, moved = (fit(*cached, prior, settings(objective="zero_one", num_points=16, mean=m)) for m in (False, True))
+    assert still.gaussian.mean is None
+    assert min(step.bound for step in moved.history) < min(step.bound for step in still.history)
+    one, zero = (
+        torch.distributions.MultivariateNormal(mean, g.factor() @ g.factor().mT)
+        for mean, g in ((moved.gaussian.mean, moved.gaussian), (torch.zeros(SIZE).double(), prior))
+    )
+    assert moved.kl == pytest.approx(float(torch.distributions.kl_divergence(one, zero)), rel=1e-7)
+    # By the definition: drawn starts, carried to the logits by (M, G).
+    pushed, labels = cached
+    start = one.mean + normal(500, SIZE, seed=9) @ one.scale_tril.mT
+    logits = pushed.mean[:, None] + expand(start @ pushed.rows.mT)
+    errors = (logits.argmax(-1) != labels[:, None]).double().mean()
+    assert accurate_risk(problem(pushed, moved.gaussian, labels)) == pytest.approx(float(errors), abs=0.01)
+
+
+def test_a_fitted_mean_stays_near_zero_under_a_strong_prior(cached):
+    prior = initial_covariance("isotropic", SIZE, scale=1e-3)
+    posterior = fit(*cached, prior, settings(mean=True, learning_rate=0.003))
+    assert float((posterior.gaussian.mean / 1e-3).norm()) < 0.1
+    assert posterior.kl < 0.01
 
 
 def test_float32_cache_gives_the_same_posterior(cached):
@@ -137,7 +184,7 @@ def test_non_finite_values_stop_with_the_step_that_made_them(cached):
         fit(pushed, labels, prior, settings(optimizer="sgd", learning_rate=1e12))
     poisoned = Pushforward(pushed.mean, pushed.rows.clone(), pushed.error)
     poisoned.rows[5] = math.nan
-    with pytest.raises(ValueError, match=r"pushed\.rows must be finite everywhere"):
+    with pytest.raises(ValueError, match=r"the cached rows must be finite everywhere"):
         fit(poisoned, labels, prior, settings())
 
 
@@ -145,6 +192,7 @@ def test_non_finite_values_stop_with_the_step_that_made_them(cached):
     ("change", "words"),
     [
         ({"optimizer": "lbgfs"}, "optimizer must be one of"),
+        ({"objective": "hinge"}, "objective must be one of cross_entropy, zero_one"),
         ({"epochs": 0}, "epochs must be an integer of at least 1"),
         ({"tolerance": 0.0}, "tolerance must be positive"),
         ({"learning_rate": -1.0}, "learning_rate must be positive"),
@@ -161,7 +209,7 @@ def test_bad_data_are_refused_by_name(cached):
     pushed, labels = cached
     with pytest.raises(ValueError, match="labels must be in"):
         fit(pushed, labels + 1, initial_covariance("code", SIZE))
-    with pytest.raises(ValueError, match=r"pushed\.rows must be of shape"):
+    with pytest.raises(ValueError, match="prior must be of size 12"):
         fit(pushed, labels, initial_covariance("code", SIZE + 3))
     with pytest.raises(ValueError, match="prior must be of positive d"):
         fit(pushed, labels, DiagonalRankOne(-torch.ones(SIZE).double(), torch.zeros(SIZE).double()))

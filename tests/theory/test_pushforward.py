@@ -49,7 +49,7 @@ def test_pushforward_has_the_moments_of_sampled_flows(flow):
     pushed = push(flow, omega, features)
     count = 40_000
     logits = flow_draw(flow, omega, features)(start)(slice(0, 2), count, rng(4))
-    factor = class_factor(logit_factor(pushed.rows, start))
+    factor = class_factor(logit_factor(pushed, start))
     spread = factor @ factor.mT
     deviation = spread.diagonal(dim1=1, dim2=2).sqrt()
     assert ((logits.mean(1) - pushed.mean).abs() < 5 * deviation / count**0.5).all()

@@ -24,7 +24,17 @@ from ldaf_bench.theory.arguments import require, require_entry, require_finite
 from ldaf_bench.theory.integrate.bonferroni import BONFERRONI
 from ldaf_bench.theory.integrate.conditional import CONDITIONAL
 from ldaf_bench.theory.integrate.problem import Draw, Integration, Integrator, Problem
-from ldaf_bench.theory.integrate.sampling import FORWARD_MC, MC, ONE_DRAW, QMC, RQMC, SHARED_MC, evaluate, sobol_normals
+from ldaf_bench.theory.integrate.sampling import (
+    FORWARD_MC,
+    MC,
+    ONE_DRAW,
+    QMC,
+    RQMC,
+    SHARED_MC,
+    evaluate,
+    sobol_normals,
+    vote_error,
+)
 
 __all__ = [
     "ACCURATE_POINTS",
@@ -38,6 +48,7 @@ __all__ = [
     "integrate",
     "reference_integrator",
     "sobol_normals",
+    "vote_error",
 ]
 
 INTEGRATORS: dict[str, Integrator] = {

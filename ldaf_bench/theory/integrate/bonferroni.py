@@ -10,9 +10,8 @@ from ldaf_bench.theory.integrate.problem import Integration, Integrator, Problem
 from ldaf_bench.theory.normal import BVN_ERROR, bvn, upper_tail
 
 
-def standardized(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
-    r"""D_j in float64: thresholds h_j = −E[D_j]/σ_j, so that P(E_j) = P(X > h_j); the σ_j; the covariance."""
-    mean, factor = problem.differences(torch.float64)
+def standardized(mean: Tensor, factor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""For D_j of these `differences`: thresholds h_j = −E[D_j]/σ_j, so that P(E_j) = P(X > h_j); σ_j; covariance."""
     covariance = factor @ factor.mT
     scale = covariance.diagonal(dim1=-2, dim2=-1).sqrt()
     return -mean / scale, scale, covariance
@@ -25,7 +24,7 @@ def hunter_worsley(problem: Problem) -> Tensor:
     errors of the normal probabilities are added, so that the sum is a bound as computed. Of shape (m,).
     """
     with torch.no_grad():
-        thresholds, scale, covariance = standardized(problem)
+        thresholds, scale, covariance = standardized(*problem.differences(torch.float64))
         parts = chunks(problem.num_data, problem.num_classes**2)
         return torch.cat([_tree_bound(thresholds[k], scale[k], covariance[k]) for k in parts])
 

@@ -32,36 +32,52 @@ def conditional(problem: Problem, *, num_points: int, seed: int) -> Integration:
     variables then matters least. An estimate without a guarantee.
     """
     with torch.no_grad():
-        thresholds, scale, covariance = standardized(problem)
+        thresholds, scale, covariance = standardized(*problem.differences(torch.float64))
         single = upper_tail(thresholds)
         union, largest = single.sum(-1), single.amax(-1)
         # max P(E_j) ≤ risk ≤ Σ P(E_j): where the two agree, there is nothing to integrate.
         per_datum = largest.clone()
         hard = torch.nonzero(torch.minimum(union, torch.ones_like(union)) - largest > SETTLED)[:, 0]
-        order = thresholds[hard].argsort(-1)
-        dimension = problem.num_classes - 1
-        uniform = sobol_uniforms(max(1, dimension - 1), num_points, named_seed("conditional", seed)).to(thresholds)
-        correlation = covariance[hard] / (scale[hard][:, :, None] * scale[hard][:, None, :])
-        correlation = correlation.gather(1, order[..., None].expand_as(correlation))
-        correlation = correlation.gather(2, order[:, None, :].expand_as(correlation))
-        limits = thresholds[hard].gather(1, order)
-        factor = cholesky(correlation) if len(hard) else correlation
-        for part in chunks(len(hard), num_points * dimension):
+        uniform = separating_points(problem.num_classes, num_points, named_seed("conditional", seed)).to(thresholds)
+        limits, factor = _in_order(thresholds[hard], scale[hard], covariance[hard])
+        for part in chunks(len(hard), num_points * limits.shape[1]):
             per_datum[hard[part]] = _separated(limits[part], factor[part], uniform)
     return Integration(per_datum, num_evaluations=len(hard) * num_points)
+
+
+def separating_points(num_classes: int, num_points: int, seed: int) -> Tensor:
+    """Sobol points in [0, 1]^{c−2}, at least one coordinate: (max(1, c−2), num_points)."""
+    return sobol_uniforms(max(1, num_classes - 2), num_points, seed)
+
+
+def smooth_risk(mean: Tensor, factor: Tensor, uniform: Tensor) -> Tensor:
+    """The same estimate for every datum from `differences`, differentiable in both; of shape (b,).
+
+    `uniform` are `separating_points`. The 0-1 risk of a Gaussian is smooth in its mean and covariance, and so is this.
+    """
+    return _separated(*_in_order(*standardized(mean, factor)), uniform)
+
+
+def _in_order(thresholds: Tensor, scale: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
+    """Thresholds with the likeliest rival first, and the Cholesky factor of the correlations in that order."""
+    order = thresholds.argsort(-1)
+    correlation = covariance / (scale[:, :, None] * scale[:, None, :])
+    correlation = correlation.gather(1, order[..., None].expand_as(correlation))
+    correlation = correlation.gather(2, order[:, None, :].expand_as(correlation))
+    return thresholds.gather(1, order), cholesky(correlation) if len(order) else correlation
 
 
 def _separated(limits: Tensor, factor: Tensor, uniform: Tensor) -> Tensor:
     """The mean over points of the separated integrand; limits (b, k), factor (b, k, k), uniform (k−1, q)."""
     size, dimension = limits.shape
     num_points = uniform.shape[1]
-    chosen = limits.new_empty(size, max(1, dimension - 1), num_points)
+    chosen: list[Tensor] = []
     risk = limits.new_zeros(size, num_points)
     correct = limits.new_ones(size, num_points)
     for i in range(dimension):
         limit = limits[:, i, None]
         if i:
-            limit = limit - (factor[:, i : i + 1, :i] @ chosen[:, :i])[:, 0]
+            limit = limit - (factor[:, i : i + 1, :i] @ torch.stack(chosen, 1))[:, 0]
         limit = limit / factor[:, i, i, None]
         wins = upper_tail(limit)
         risk = torch.addcmul(risk, correct, wins)
@@ -69,7 +85,7 @@ def _separated(limits: Tensor, factor: Tensor, uniform: Tensor) -> Tensor:
         if i < dimension - 1:
             # The clamp keeps Φ⁻¹ finite; what it changes carries a weight below 1e-15.
             level = (uniform[i] * (1 - wins)).clamp(min=1e-15)
-            chosen[:, i] = math.sqrt(2) * torch.erfinv(2 * level - 1)
+            chosen.append(math.sqrt(2) * torch.erfinv(2 * level - 1))
     return risk.mean(-1)
 
 

@@ -14,6 +14,7 @@ from ldaf_bench.theory.chunks import chunk_length, chunks
 from ldaf_bench.theory.integrate.bonferroni import hunter_worsley
 from ldaf_bench.theory.integrate.kernels import count_errors, cross_entropy
 from ldaf_bench.theory.integrate.problem import Integration, Integrator, Problem
+from ldaf_bench.theory.pushforward import class_factor
 from ldaf_bench.theory.seeds import named_generator, named_seed
 
 
@@ -216,6 +217,26 @@ def one_draw(problem: Problem, *, num_points: int, seed: int) -> Integration:
     """One draw of the randomized classifier for every datum: its errors are i.i.d. Bernoulli(R). [Langford05]"""
     assert problem.draw is not None
     return forward_mc(problem, num_points=1, seed=named_seed("one_draw", seed))
+
+
+VOTES = 1024
+"""Points per datum that vote."""
+
+
+def vote_error(problem: Problem, num_points: int = VOTES, seed: int = 0) -> float:
+    """The 0-1 error of the majority vote: the class that most points choose, for Gaussian logits; a tie is an error.
+
+    An estimate of the most probable class of every datum. No bound on a Gibbs risk is about this classifier.
+    """
+    mean, factor = (tensor.double() for tensor in problem.gaussian)
+    points = sobol_normals(problem.num_classes - 1, num_points, named_seed("vote", seed)).to(mean)
+    wrong = 0
+    for part in chunks(problem.num_data, num_points * problem.num_classes):
+        chosen = (mean[part, :, None] + class_factor(factor[part]) @ points).argmax(1)
+        votes = mean.new_zeros(mean[part].shape).scatter_add_(1, chosen, torch.ones_like(chosen, dtype=mean.dtype))
+        own = votes.gather(1, problem.labels[part, None])
+        wrong += int(((votes < own).sum(1) < problem.num_classes - 1).sum())
+    return wrong / problem.num_data
 
 
 def share_of_errors(integration: Integration, delta: float) -> float:

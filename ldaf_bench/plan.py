@@ -284,7 +284,9 @@ def _networks(suite: Suite, summary: Summary, method: Method, section: Section) 
     for certificate, backbone, head, seed in itertools.product(data.certificate, asked.backbone, heads, asked.seed):
         config = NetworkConfig(
             dataset=data.dataset,
-            split=SplitConfig(seed=data.split_seed, certificate=certificate, test=data.test),
+            split=SplitConfig(
+                seed=data.split_seed, certificate=certificate, test=data.test, validation=data.validation
+            ),
             backbone=backbone,
             head=head,
             recipe=asked.recipe,

@@ -55,6 +55,9 @@ class Data(Section):
     """Fraction of the points outside the test part that certify; all others train networks."""
     test: Fraction = 0.2
     """Fraction of all points that test, for data without a test set of their own."""
+    validation: Fraction | None = None
+    """To compare recipes: this fraction of the prior part takes the places of certificate and test part, half of it
+    each. The real ones are not looked at."""
 
 
 class Networks(Section):

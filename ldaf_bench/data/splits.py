@@ -113,15 +113,21 @@ class Points(Protocol):
     def __len__(self) -> int: ...
 
 
-def split(dataset: Points, *, seed: int, certificate: float, test: float = 0.2) -> Splits:
+def split(
+    dataset: Points, *, seed: int, certificate: float, test: float = 0.2, validation: float | None = None
+) -> Splits:
     """Draw a split: uniformly at random, not stratified, so that certificate points are i.i.d.
 
     `certificate` is a fraction of the points that are not test points, rounded to nearest (CIFAR-10: 0.2 for the
     paper's 40,000 / 10,000; FashionMNIST: 1/6 for its 50,000 / 10,000). The test part is the official test set if there
     is one, and then `test` is not used; otherwise it is that fraction of all points. For one seed, the test part does
     not depend on `certificate`, and smaller certificate parts are contained in larger ones.
+
+    With `validation`, recipes can be compared without a look at certificate or test part: a fraction of the prior part
+    takes their places, half of it each, and what is left of the prior part trains.
     """
-    for name, fraction in (("certificate", certificate), ("test", test)):
+    fractions = {"certificate": certificate, "test": test, "validation": 0.5 if validation is None else validation}
+    for name, fraction in fractions.items():
         if not 0.0 < fraction < 1.0:
             raise SplitError(f"The fraction {name} must be between 0 and 1, but is {fraction}.")
     num_data = len(dataset)
@@ -132,6 +138,9 @@ def split(dataset: Points, *, seed: int, certificate: float, test: float = 0.2) 
     else:
         test_part, drawn = np.split(generator.permutation(num_data), [round(test * num_data)])
     certificate_part, prior_part = np.split(drawn, [round(certificate * len(drawn))])
+    if validation is not None:
+        held = round(validation * len(prior_part))
+        certificate_part, test_part, prior_part = np.split(prior_part, [held // 2, held])
     prior_part, certificate_part, test_part = (
         np.sort(part).astype(np.int64) for part in (prior_part, certificate_part, test_part)
     )

@@ -22,8 +22,11 @@ class Classifier(nn.Module):
     mean: Tensor
     deviation: Tensor
 
-    def __init__(self, backbone: str, head: HeadSpec, shape: tuple[int, int, int], num_classes: int) -> None:
+    def __init__(
+        self, backbone: str, head: HeadSpec, shape: tuple[int, int, int], num_classes: int, mirrored: bool = False
+    ) -> None:
         super().__init__()
+        self.mirrored = mirrored
         require_entry("backbone", backbone, BACKBONES)
         channels, height, width = shape
         self.register_buffer("mean", torch.zeros(channels, 1, 1))
@@ -50,8 +53,12 @@ class Classifier(nn.Module):
         return (images - self.mean) / self.deviation
 
     def vectors(self, images: Tensor) -> Tensor:
-        """The backbone's feature vectors (batch, width)."""
-        return self.backbone(self.normalize(images))
+        """Feature vectors (batch, width); in eval mode averaged with the mirror image's if that was asked for."""
+        normalized = self.normalize(images)
+        vectors: Tensor = self.backbone(normalized)
+        if self.mirrored and not self.training:
+            vectors = (vectors + self.backbone(normalized.flip(-1))) / 2
+        return vectors
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (batch, c)."""

@@ -28,6 +28,8 @@ class SplitConfig(Section):
     """Fraction of the points outside the test part that certify; all others train networks."""
     test: float = Field(0.2, gt=0, lt=1, strict=True)
     """Fraction of all points that test, for data without a test set of their own."""
+    validation: float | None = Field(None, gt=0, lt=1, strict=True)
+    """Fraction of the prior part that takes the places of certificate and test part, to compare recipes."""
 
 
 class NetworkConfig(Section):
@@ -50,7 +52,7 @@ class NetworkConfig(Section):
         """The split that the configuration draws from its data set."""
         if dataset.name != self.dataset:
             raise DataError(f"This network is for {self.dataset}; it cannot be trained on {dataset.name}.")
-        return split(dataset, seed=self.split.seed, certificate=self.split.certificate, test=self.split.test)
+        return split(dataset, **self.split.model_dump())
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ def build(config: NetworkConfig, shape: tuple[int, int, int], num_classes: int) 
     """The classifier that the configuration describes; its random weights depend on the configuration's seed only."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(named_seed("weights", config.seed))
-        model = Classifier(config.backbone, config.head, shape, num_classes)
+        mirrored = config.recipe.views == "mirrored"
+        model = Classifier(config.backbone, config.head, shape, num_classes, mirrored)
     # Faster on CPU as well (see CONTRIBUTING). The backbone only: Ω has four axes too, but is no image.
     nn.Module.to(model.backbone, memory_format=torch.channels_last)
     return model

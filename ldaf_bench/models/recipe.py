@@ -39,6 +39,10 @@ class Recipe(BaseModel):
     """Images are shifted by up to this many pixels."""
     padding: Padding = "zero"
     flip: Flip = "random"
+    views: Literal["plain", "mirrored"] = "plain"
+    """What the trained classifier looks at: `mirrored` averages the features of an image and of its mirror image."""
+    average: float = Field(0.0, ge=0, lt=1, strict=True)
+    """Fraction of all steps, the last ones, over which the weights are averaged in the end."""
 
     @model_validator(mode="after")
     def _nesterov_has_momentum(self) -> Self:

@@ -53,9 +53,19 @@ class Snapshot(NamedTuple):
     """All that training needs to go on."""
 
     tensors: dict[str, Tensor]
-    """Weights as `model.*`, momentum as `momentum.*`."""
+    """Weights as `model.*`, momentum as `momentum.*`, averaged weights as `average.*`."""
     state: dict[str, Any]
     """Steps done and the curve, as JSON has them."""
+
+
+def weights_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The trained weights in a snapshot: averaged where there is an average, BatchNorm's statistics included."""
+    parts = ({name.removeprefix(kind): t for name, t in tensors.items() if name.startswith(kind)} for kind in KINDS)
+    last, average = parts
+    return {**last, **average}
+
+
+KINDS = ("model.", "average.")
 
 
 class Training:
@@ -69,11 +79,25 @@ class Training:
         self.optimizer = recipe.optimizer(self.bare)
         self.step = 0
         self.curve: list[Epoch] = []
+        self.average: dict[str, Tensor] = {}
+        """The mean of the weights over the recipe's last steps so far; empty before them."""
 
     @property
     def num_steps(self) -> int:
         """Of the whole run."""
         return self.recipe.epochs * self.batches.steps
+
+    @property
+    def first_averaged(self) -> int:
+        """The step after which averaging begins."""
+        return self.num_steps - round(self.recipe.average * self.num_steps)
+
+    def _add_to_average(self) -> None:
+        count = self.step - self.first_averaged
+        for name, value in self.bare.state_dict().items():
+            if count >= 1 and value.is_floating_point():
+                mean = self.average.setdefault(name, torch.zeros_like(value))
+                mean += (value.detach() - mean) / count
 
     def run(self, wants_pause: Callable[[], bool] = lambda: False) -> Iterator[bool]:
         """Train to the end. Yields after every step whether worker 0 asked for a pause before it.
@@ -113,6 +137,7 @@ class Training:
         (loss * (self.batches.num_workers / self.batches.batch_size)).backward()
         self.optimizer.step()
         self.step += 1
+        self._add_to_average()
         row = self.curve[-1]
         row.steps, row.loss, row.correct = row.steps + 1, row.loss + total, row.correct + int(right)
         row.data += self.batches.batch_size
@@ -138,6 +163,7 @@ class Training:
             buffer = self.optimizer.state.get(parameter, {}).get("momentum_buffer")
             if buffer is not None:
                 tensors[f"momentum.{name}"] = buffer
+        tensors |= {f"average.{name}": tensor for name, tensor in self.average.items()}
         copies = {
             name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
             for name, tensor in tensors.items()
@@ -153,5 +179,11 @@ class Training:
             if f"momentum.{name}" in tensors:
                 buffer = torch.empty_like(parameter).copy_(tensors[f"momentum.{name}"])
                 self.optimizer.state[parameter]["momentum_buffer"] = buffer.detach()
+        state_dict = self.bare.state_dict()
+        self.average = {
+            name: torch.empty_like(value).copy_(tensors[f"average.{name}"])
+            for name, value in state_dict.items()
+            if f"average.{name}" in tensors
+        }
         self.step = int(state["step"])
         self.curve = [Epoch(**row) for row in state["curve"]]

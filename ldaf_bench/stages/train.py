@@ -32,7 +32,7 @@ from ldaf_bench.data.dataset import Dataset, Summary
 from ldaf_bench.data.splits import LeakError, Splits, received_hash, require_received
 from ldaf_bench.models.backbones import BACKBONES
 from ldaf_bench.models.network import NetworkConfig, build
-from ldaf_bench.models.training import DivergenceError, Epoch, Training
+from ldaf_bench.models.training import DivergenceError, Epoch, Training, weights_of
 from ldaf_bench.resources import Resources
 from ldaf_bench.stages.checkpoints import Checkpoint, Keeper, newest_checkpoint
 from ldaf_bench.stages.progress import Board, TrainingView, follow
@@ -202,9 +202,8 @@ def _outcome(
     tensors: dict[str, torch.Tensor], state: dict[str, Any], resources: Resources
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """The weights, and what there is to say about the training."""
-    weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
     rows = [Epoch(**row) for row in state["curve"]]
-    return weights, {
+    return weights_of(tensors), {
         **resources.model_dump(),
         "starts": state["starts"],
         "steps": state["step"],

@@ -57,6 +57,19 @@ def test_parts_are_disjoint_cover_all_and_have_the_right_sizes(num_data, officia
         assert np.array_equal(parts.test, np.arange(num_data - num_test, num_data))
 
 
+@given(sizes, seeds, fractions, st.sampled_from([0, 15]))
+def test_validation_looks_at_the_prior_part_only(num_data, seed, validation, num_test):
+    data = dataset(num_data, num_test)
+    asked = {"seed": seed, "certificate": 0.3, "test": 0.2}
+    real = split(data, **asked)
+    held = round(validation * len(real.prior))
+    assume(2 <= held < len(real.prior))
+    tried = split(data, **asked, validation=validation)
+    together = np.concatenate([getattr(tried, part) for part in PARTS])
+    assert np.array_equal(np.sort(together), real.prior)
+    assert (len(tried.certificate), len(tried.test)) == (held // 2, held - held // 2)
+
+
 @given(seeds, st.integers(0, 30))
 def test_the_same_seed_gives_the_same_split_and_another_seed_or_data_another(seed, num_test):
     data = dataset(100, num_test)

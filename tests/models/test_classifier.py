@@ -100,3 +100,20 @@ def test_weights_carry_everything_that_prepare_computed(kind):
     other.load_state_dict(model.state_dict())
     images = some_images()
     assert torch.equal(model.eval()(images), other.eval()(images))
+
+
+def test_mirrored_views_make_no_difference_between_an_image_and_its_mirror_image():
+    torch.manual_seed(0)
+    model = Classifier("tinynet", LinearHead(), (1, 8, 8), 4, mirrored=True)
+    images = some_images()
+    model.prepare(images)
+    model.eval()
+    with torch.no_grad():
+        assert torch.allclose(model(images), model(images.flip(-1)), atol=1e-5)
+        model.mirrored = False
+        plain, other = model.vectors(images), model.vectors(images.flip(-1))
+        assert not torch.allclose(plain, other, atol=1e-3)
+        model.mirrored = True
+        assert torch.allclose(model.vectors(images), (plain + other) / 2, atol=1e-6)
+        model.train()
+        assert not torch.allclose(model(images), model(images.flip(-1)), atol=1e-3)  # training sees one view

@@ -8,7 +8,7 @@ import torch
 
 from ldaf_bench.models.heads import HEADS, FlowHead
 from ldaf_bench.models.network import build
-from ldaf_bench.models.training import DivergenceError
+from ldaf_bench.models.training import DivergenceError, weights_of
 from ldaf_bench.theory.arguments import NotFiniteError
 from ldaf_bench.theory.flows import FLOWS
 from tests.networks import CONFIG, changed, digits_splits, head_of, training_of
@@ -44,7 +44,8 @@ def test_every_head_and_flow_learns_the_digits(head):
 
 @pytest.mark.parametrize("stop", [1, 17, 20, 25])
 def test_a_run_that_was_stopped_ends_at_the_same_weights(stop):
-    config = changed(recipe={"epochs": 2, "shift": 1, "flip": "alternating", "momentum": 0.8, "nesterov": True})
+    config = changed(recipe={"epochs": 2, "shift": 1, "flip": "alternating", "momentum": 0.8, "nesterov": True,
+                             "average": 0.4})  # fmt: skip
     whole = run(training_of(config))
     snapshot = run(training_of(config), steps=stop).snapshot()
     later = training_of(config)
@@ -53,10 +54,28 @@ def test_a_run_that_was_stopped_ends_at_the_same_weights(stop):
     run(later)
     for name, value in weights(whole).items():
         assert torch.equal(value, weights(later)[name]), name
+    for name, value in weights_of(whole.snapshot().tensors).items():
+        assert torch.equal(value, weights_of(later.snapshot().tensors)[name]), name
     for row, other in zip(whole.curve, later.curve, strict=True):
         assert (row.epoch, row.steps, row.loss, row.correct, row.data) == (
             other.epoch, other.steps, other.loss, other.correct, other.data,
         )  # fmt: skip
+
+
+def test_averaged_weights_are_the_mean_over_the_last_steps():
+    config = changed(recipe={"epochs": 2, "average": 0.25})
+    training, seen = training_of(config), []
+    for _ in training.run():
+        seen.append(weights(training))
+    last = seen[-round(0.25 * len(seen)) :]
+    found = weights_of(training.snapshot().tensors)
+    assert found.keys() == seen[0].keys()
+    for name in ("head.linear.weight", "backbone.layers.1.running_mean"):
+        expected = torch.stack([one[name] for one in last]).mean(0)
+        torch.testing.assert_close(found[name], expected, rtol=1e-4, atol=1e-6)
+        assert not torch.equal(found[name], seen[-1][name])
+    plain = run(training_of(changed(recipe={"epochs": 1})))
+    assert all(torch.equal(value, weights(plain)[name]) for name, value in weights_of(plain.snapshot().tensors).items())
 
 
 def test_a_snapshot_does_not_move_with_the_training_that_it_came_from():

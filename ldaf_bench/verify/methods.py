@@ -108,7 +108,7 @@ def _layer_digest(spec: Any, model: Classifier, digested: Digested, chance: np.r
     features, scale = digested.tensors["features"].double(), model.backbone.scale
     logits = features[:, :-1] @ weights["head.linear.weight"].double().T + scale * weights["head.linear.bias"].double()
     yield Again("logits", logits, digested.tensors["logits"], ROUNDING)
-    yield Again("constant", torch.full_like(features[:, -1:], scale), features[:, -1:], 0.0)
+    yield Again("constant", torch.full_like(features[:, -1:], scale), features[:, -1:], ROUNDING)
 
 
 def _layer_logits(digest: Mapping[str, Tensor], distribution: Distribution) -> Iterator[Logits]:

@@ -293,13 +293,13 @@ def _taken(
     values, free = np.concatenate(parts), np.zeros(sum(map(len, parts)), np.int64)
     draws = [one.draws.numpy() for one in integrations if one.draws is not None]
     counted = np.concatenate(draws) if draws else free
-    upper = _upper_of(entry)
+    upper = upper_twin(entry)
     if bound.takes == "excess":
         return excess(values, counted, np.concatenate(wrong), upper, budget.delta_each)
     return upper(values, counted, budget.delta_each)
 
 
-def _upper_of(entry: Integrator | None) -> Upper:
+def upper_twin(entry: Integrator | None) -> Upper:
     """The guarantee's twin, or the guarantee itself if it has none; the mean where nothing is guaranteed."""
     if entry is None or entry.upper is None:
         return lambda values, draws, delta: float(values.mean())

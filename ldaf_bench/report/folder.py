@@ -28,9 +28,9 @@ DPI = 200
 def report(folders: Sequence[Path], out: Path) -> Path:
     """Figures, tables and the page of what is in the folders; returns the page's path.
 
-    Only Parquet (and plan.json and seal.json, to be shown) is read, and nothing is computed again. What an earlier report left in
-    `out` and this one has no data for is removed. A `ReportError` with one sentence if there is nothing to read or
-    nowhere to write.
+    Only Parquet (and plan.json and seal.json, to be shown) is read, and nothing is computed again. What an earlier
+    report left in `out` and this one has no data for is removed. A `ReportError` with one sentence if there is nothing
+    to read or nowhere to write.
     """
     records = read(folders)
     try:

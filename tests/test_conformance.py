@@ -19,12 +19,13 @@ from ldaf_bench.theory.certificate import Budget, certify, evidence, fits, spend
 from ldaf_bench.theory.integrate import INTEGRATORS, integrate
 from tests.cases import few_points_for, logits_problem, rng, with_draws
 
-PAC_BAYES = {("posterior", "risk"), ("prior", "risk")}
+PAC_BAYES = {(kind, risk) for kind in ("posterior", "prior") for risk in ("risk", "shared draws")}
 WHERE = {
     **dict.fromkeys(("kl_exact", "kl", "quad", "lambda", "classic", "catoni", "catoni_grid"), PAC_BAYES),
     "split_kl": PAC_BAYES,  # and a mean classifier beside it
-    "chernoff": {("prior", "risk"), ("mean", "errors")},
+    "chernoff": {("prior", "risk"), ("prior", "shared draws"), ("mean", "errors")},
     "test_set": {("prior", "one draw"), ("mean", "errors")},
+    # Values of draws that all data share are not independent.
     "betting": {("prior", "risk"), ("prior", "one draw"), ("mean", "errors")},
 }
 """For each bound, which classifier it is about and what it may rest on."""
@@ -34,7 +35,10 @@ KINDS = get_args(Classifier)
 
 
 def rests_on(integrator):
-    return "errors" if integrator is None else "one draw" if INTEGRATORS[integrator].counts else "risk"
+    if integrator is None:
+        return "errors"
+    entry = INTEGRATORS[integrator]
+    return "one draw" if entry.counts else "shared draws" if entry.needs == "shared" else "risk"
 
 
 def applies(bound, kind, integrator, has_mean):

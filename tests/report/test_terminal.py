@@ -51,7 +51,8 @@ def test_every_number_is_that_of_the_comparison_at_the_first_level(tmp_path):
     rows = every_bound(epsilons=(0.05, 0.01))
     said = shown(rows)
     frame, _ = comparison(read([synthetic.write(tmp_path, rows, [])]).results)
-    lines = {line[:32].strip(): line[32:].replace(" †", "†").split() for line in said.splitlines()}
+    cells = (re.split(r" {2,}", line.replace(" †", "†").strip()) for line in said.splitlines())
+    lines = {name: values for name, *values in cells}
     arms = frame["_arm"].unique().tolist()
     assert len(arms) == 3
     for what, group in frame.groupby("_what"):

@@ -31,7 +31,10 @@ class Case:
         assert self.posterior.mean is not None
 
 
-@pytest.fixture(scope="module", params=[m for m in STOCHASTIC if m in METHOD_TWINS], ids=lambda method: method.name)
+CLOSED = [method for method in STOCHASTIC if METHOD_TWINS[method].logits is not None]
+
+
+@pytest.fixture(scope="module", params=CLOSED, ids=lambda method: method.name)
 def case(request, tmp_path_factory):
     return Case(request.param, tmp_path_factory.mktemp("twin"))
 
@@ -88,3 +91,16 @@ def test_a_wrong_digest_is_noticed(case):
         changed = right[name].clone()
         changed[17] += 0.01 * changed.abs().max()
         assert wrong({**right, name: changed}), name
+
+
+@pytest.mark.parametrize("method", [m for m in STOCHASTIC if m not in CLOSED], ids=lambda method: method.name)
+def test_plain_draws_and_divergence_of_a_method_without_a_closed_form(method, tmp_path):
+    network = trained(tmp_path, config_for(method.name))
+    data, twin = data_of(network, method.name, "certificate", 60), METHOD_TWINS[method]
+    prior, other = (method.prior(method.prior_axes(scale=scale), network, None, 0) for scale in (0.05, 0.1))
+    assert divergence(method, other, prior) == pytest.approx(other.kl_from(prior), rel=1e-9)
+    problem = method.problem(method.digest_axes(), other, data)
+    expected = float(integrate("forward_mc", problem, num_points=100).value)
+    errors = twin.draw(network.model(), data.digest, data.labels.numpy(), other)
+    assert abs(np.mean(errors) - expected) < 5 * np.sqrt(expected * (1 - expected) / len(errors))
+    assert 0.02 < expected < 0.98

@@ -45,6 +45,7 @@ from ldaf_bench.verify.checks import (
     estimate_risk,
     without_twin,
 )
+from ldaf_bench.verify.methods import METHOD_TWINS
 from ldaf_bench.verify.price import Price, budget_of, recount
 
 
@@ -213,6 +214,8 @@ def verify(folder: Path, store: Path, root: Path) -> str:
     sentence += " (Figures, tables and page are drawn from these and were not looked at.)"
     if alone := without_twin({row["bound"] for row in certificates}):
         sentence += f" No second computation is known here for: {', '.join(alone)}."
+    if alone := sorted({planned.posterior.digest.method for planned in wanted} - METHOD_TWINS.keys()):
+        sentence += f" Digests, KL and risks were computed again by the methods' own code only for: {', '.join(alone)}."
     if failures:
         sentence += f" {len(failures)} results failed and claim nothing."
     if dataset is None:

@@ -214,7 +214,8 @@ def verify(folder: Path, store: Path, root: Path) -> str:
     sentence += " (Figures, tables and page are drawn from these and were not looked at.)"
     if alone := without_twin({row["bound"] for row in certificates}):
         sentence += f" No second computation is known here for: {', '.join(alone)}."
-    if alone := sorted({planned.posterior.digest.method for planned in wanted} - METHOD_TWINS.keys()):
+    entries = {planned.posterior.digest.entry for planned in wanted}
+    if alone := sorted(entry.name for entry in entries - METHOD_TWINS.keys()):
         sentence += f" Digests, KL and risks were computed again by the methods' own code only for: {', '.join(alone)}."
     if failures:
         sentence += f" {len(failures)} results failed and claim nothing."

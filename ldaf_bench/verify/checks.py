@@ -11,7 +11,7 @@ import torch
 
 from ldaf_bench.data.dataset import Dataset
 from ldaf_bench.data.splits import require_received, require_unseen
-from ldaf_bench.methods.method import Distribution
+from ldaf_bench.methods.method import Distribution, Method
 from ldaf_bench.models.network import Network
 from ldaf_bench.plan import DigestOf, PlannedIntegration, PlannedNetwork, PlannedPosterior
 from ldaf_bench.results.collect import Sources
@@ -74,7 +74,7 @@ def check_digest(planned: DigestOf, network: Network, digested: Digested, datase
         for tensor in again.keys() - {"error"}:
             _require_close(f"{name} has {tensor} that are not the network's", again[tensor],
                            digested.tensors[tensor][some], 1e-3)  # fmt: skip
-    twin = METHOD_TWINS.get(planned.method)
+    twin = METHOD_TWINS.get(planned.entry)
     for what, exact, stored, allowed in twin.digest(planned.digest_spec, model, digested, chance) if twin else ():
         _require_within(f"{name} has a wrong {what}", exact, stored, allowed)
 
@@ -91,7 +91,7 @@ def _require_close(sentence: str, exact: torch.Tensor, stored: torch.Tensor, all
     _require(gap <= allowed, f"{sentence}: it differs by {gap:.1e}.")
 
 
-def divergence(method: str, posterior: Distribution, prior: Distribution) -> float:
+def divergence(method: Method, posterior: Distribution, prior: Distribution) -> float:
     """KL by the method's twin if it has one, else by the distributions' own word."""
     twin = METHOD_TWINS.get(method)
     return posterior.kl_from(prior) if twin is None else twin.kl(posterior, prior)
@@ -112,7 +112,7 @@ def check_posterior(planned: PlannedPosterior, posterior: Posterior, sources: So
         ours = posterior.distribution.tensors()
         same = all(torch.equal(ours[tensor], stored[tensor]) for tensor in stored)
         _require(same, f"{name} says that it is unfitted, but it is not its prior.")
-    method, said = planned.digest.method, posterior.about["kl_divergence"]
+    method, said = planned.digest.entry, posterior.about["kl_divergence"]
     kl = divergence(method, posterior.distribution, posterior.prior)
     _require(abs(kl - said) <= 1e-6 * max(1.0, abs(kl)), f"{name}: KL is {kl:.9g}, not {said:.9g}.")
     for column, again in reported_risks(planned, prior, posterior.distribution, certificate, test).items():
@@ -127,7 +127,7 @@ def estimate_risk(planned: PlannedPosterior, posterior: Posterior, sources: Sour
     """
     certificate = sources.certificate.data(sources.network)
     estimate = accurate_risk(problem_of(planned, posterior.distribution, certificate), num_points=1024, seed=-7)
-    twin = METHOD_TWINS.get(planned.digest.method)
+    twin = METHOD_TWINS.get(planned.digest.entry)
     if twin is not None:
         size = len(certificate.labels)
         num_draws = -(-SAMPLED_DRAWS // size)
@@ -168,7 +168,7 @@ def check_integration(
     ):
         near = one == other or (one is not None and other is not None and abs(one - other) <= 1e-6 * max(1, abs(one)))
         _require(near, f"{name}: its {what} is {one}, not {other}.")
-    twin = METHOD_TWINS.get(planned.posterior.digest.method)
+    twin = METHOD_TWINS.get(planned.posterior.digest.entry)
     if entry is BONFERRONI and twin is not None:
         logits = twin.logits(certificate.digest, posterior.distribution)
         exact = dense.tree_bound(logits, certificate.labels.numpy())

@@ -1,6 +1,6 @@
 """What `verify` computes again of each method, by dense code of its own: all that it knows about methods.
 
-Keyed by the methods' own names. A method without an entry here is checked by its own code only, and `verify` says so.
+Keyed by the entries themselves. A method without an entry here is checked by its own code only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ldaf_bench.methods.last_layer import LAST_LAYER
 from ldaf_bench.methods.ldaf import LDAF
-from ldaf_bench.methods.method import Distribution
+from ldaf_bench.methods.method import Distribution, Method
 from ldaf_bench.models.classifier import Classifier
 from ldaf_bench.models.heads import Flow
 from ldaf_bench.store.digests import Digested
@@ -127,7 +127,7 @@ def _layer_kl(posterior: Distribution, prior: Distribution) -> float:
     return dense.kl_of_independent(one["d"], one.get("mean", 0.0), zero["d"], zero.get("mean", 0.0))
 
 
-METHOD_TWINS: dict[str, MethodTwin] = {
-    LDAF.name: MethodTwin(_flow_digest, _flow_logits, _flow_kl),
-    LAST_LAYER.name: MethodTwin(_layer_digest, _layer_logits, _layer_kl, dense.risk_of_independent),
+METHOD_TWINS: dict[Method, MethodTwin] = {
+    LDAF: MethodTwin(_flow_digest, _flow_logits, _flow_kl),
+    LAST_LAYER: MethodTwin(_layer_digest, _layer_logits, _layer_kl, dense.risk_of_independent),
 }

@@ -54,6 +54,7 @@ from ldaf_bench.verify.checks import (
     estimate_risk,
     without_twin,
 )
+from ldaf_bench.verify.methods import METHOD_TWINS
 from ldaf_bench.verify.price import Price, budget_of, recount
 
 
@@ -233,6 +234,9 @@ def verify(folder: Path, store: Path, root: Path) -> str:
     sentence += " (Figures, tables and page are drawn from these and were not looked at.)"
     if alone := without_twin({row["bound"] for row in certificates}):
         sentence += f" No second computation is known here for: {', '.join(alone)}."
+    entries = {planned.posterior.digest.entry for planned in wanted}
+    if alone := sorted(entry.name for entry in entries - METHOD_TWINS.keys()):
+        sentence += f" Digests, KL and risks were computed again by the methods' own code only for: {', '.join(alone)}."
     if failures:
         sentence += f" {len(failures)} results failed and claim nothing."
     if dataset is None:

@@ -6,7 +6,7 @@ Every axis is one value or a list. The plan is the union of the methods' grids.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -194,6 +194,19 @@ class Suite(Section):
     convergence: Convergence | None = None
     search: Search | None = None
     resources: AllResources = AllResources()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _integrators_that_fit(cls, content: Any) -> Any:
+        """Where no integrator is asked for: for each method the first that certifies and can be given to it."""
+        if not isinstance(content, Mapping) or not isinstance(content.get("methods"), Mapping):
+            return content
+        risks = content.get("risks", {})
+        if not isinstance(risks, Mapping) or "integrator" in risks:
+            return content
+        offered = [METHODS[name].offers for name in content["methods"] if name in METHODS and METHODS[name].prior]
+        first = [next(n for n, e in INTEGRATORS.items() if e.certifies and e.needs in offers) for offers in offered]
+        return {**content, "risks": {**risks, "integrator": list(dict.fromkeys(first))}} if first else content
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

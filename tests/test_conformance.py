@@ -124,6 +124,8 @@ def test_a_suite_uses_every_bound_where_it_applies_and_is_refused_where_it_appli
                 if some is not None and integrated.needs in entry.offers:
                     kinds.add(("prior" if some == [UNFITTED] else "posterior", integrator))
                 used = {kind for kind, how in kinds if applies(bound, kind, how, has_mean)}
+                if some is not None and integrated.needs not in entry.offers:
+                    used = set()  # an integrator that fits no method is refused, whatever the bound
                 content = suite_of(method, bound, integrator, some)
                 try:
                     plan = make_plan(Suite.model_validate(content), summarize("digits"))

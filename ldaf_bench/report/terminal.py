@@ -19,6 +19,7 @@ from ldaf_bench.report.records import results_frame
 LONGEST = 16
 """Characters of a heading that stays on one line."""
 GAP = 2
+NONE = "–"
 
 
 def show_results(results: pa.Table, console: Console) -> None:
@@ -53,7 +54,7 @@ def _tables(title: str, part: pd.DataFrame, width: int) -> Iterator[Table]:
         shown: dict[tuple[str, str], list[str]] = {}
         for row in own.to_dict("records"):
             shown.setdefault(row["_line"], []).append(number(row, sd=False))
-        columns.append((top, ["; ".join(shown.get(key, ["–"])) for key in lines]))
+        columns.append((top, ["; ".join(shown.get(key, [NONE])) for key in lines]))
     while columns:
         table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False)
         table.add_column(Text(title), no_wrap=True)
@@ -67,7 +68,9 @@ def _tables(title: str, part: pd.DataFrame, width: int) -> Iterator[Table]:
             shown_here += 1
         here, columns = columns[:shown_here], columns[shown_here:]
         for place, (name, chance) in enumerate(lines):
-            table.add_row(Text(name), Text(chance), *(Text(cells[place]) for _, cells in here))
+            values = [cells[place] for _, cells in here]
+            if set(values) != {NONE}:  # what no arm of this table has is in another one
+                table.add_row(Text(name), Text(chance), *map(Text, values))
         yield table
 
 

@@ -59,7 +59,7 @@ def test_every_axis_of_a_suite_is_a_column_with_its_place():
     for name in ("data", "networks", "risks", "certificates"):
         fields = Suite.model_fields[name].annotation.model_fields
         places |= {f"{name}.{field}" for field, info in fields.items() if get_origin(info.annotation) is tuple}
-    places -= {"networks.seed"}  # seeds repeat, and are averaged over
+    places -= {"networks.seed", "risks.num_draws"}  # seeds repeat, and are averaged over; draws and points are both q
     assert len(places) > 20
     assert {axis.axis for axis in axes()} == places
     assert {column.axis for column in record_columns() if column.axis} == places | {"methods"}

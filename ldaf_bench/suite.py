@@ -117,7 +117,7 @@ class Certificates(Section):
     def bounds_about(
         self, classifier: Classifier, integrator: str | None = None, has_mean: bool = True
     ) -> tuple[Bound, ...]:
-        """The bounds for such a classifier, integrated like this, at all guesses; a mean classifier by no integrator."""
+        """The bounds for such a classifier, integrated like this, at all guesses; mean classifiers by none."""
         entry = None if integrator is None else INTEGRATORS[integrator]
         every = (bound for name in self.bound for bound in BOUNDS[name].each(self.guess))
         return tuple(bound for bound in every if fits(bound, classifier, entry, has_mean))

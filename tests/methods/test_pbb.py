@@ -129,7 +129,7 @@ def test_a_fit_lowers_its_objective(data, objective):
     trained = pbb.prior(pbb.PriorSpec(scale=0.05), data.network, None, 0)
     noise = torch.randn(len(trained.mean), generator=torch.Generator().manual_seed(0))
     prior = pbb.Weights(trained.mean + 0.15 * noise, trained.scale)  # with something left to learn
-    spec = pbb.Fit(objective=objective, fit_epochs=12, fit_batch=40, learning_rate=0.02)
+    spec = pbb.Fit(objective=objective, fit_epochs=12, fit_batch=40, learning_rate=0.001)
     fitted = pbb.fit_weights(spec, prior, data, 0, lambda value: None)
     bounds = [step["bound"] for step in fitted.history]
     assert sum(bounds[-3:]) < sum(bounds[:3])

@@ -121,7 +121,9 @@ ROOMS = {
         "theory", "messages", "artifacts", "data", "models", "methods", "store", "suite", "plan", "stages", "results",
         "pipeline",
     },
-    "simulate": {"theory", "data", "methods", "suite", "plan", "results", "report", "verify"},
+    "simulate": {
+        "theory", "sections", "data", "models", "methods", "suite", "plan", "results", "report", "verify",
+    },
     "selfcheck": {"theory"},
     "speed": {
         "theory", "artifacts", "resources", "data", "models", "methods", "store", "suite", "plan", "stages",

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from ldaf_bench.models.classifier import Classifier
-
 BATCH_FLOATS = 1 << 21
 """Weights that are drawn at a time: small networks run many draws together, large ones run one by one."""
 PASS_IMAGES = 500
@@ -21,7 +19,7 @@ PASS_IMAGES = 500
 class StochasticClassifier:
     """A classifier as a function of a flat vector of weights."""
 
-    def __init__(self, model: Classifier) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.model = model.eval()
         parameters = dict(model.named_parameters())
         layers = [(name, one) for name, one in model.named_modules() if isinstance(one, nn.Conv2d | nn.Linear)]

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.special
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from ldaf_bench.theory.flows import FLOWS, forward, initial_parameter
 from ldaf_bench.theory.gaussian import Gaussian
@@ -61,6 +61,27 @@ def make_world(noise: float, num_inputs: int = 300) -> World:
     return World(inputs, (1 - noise) * right + noise / CLASSES)
 
 
+def gibbs_risk(world: World, mean: dense.Array, noise: dense.Array) -> float:
+    """The risk of logits `mean` + `noise` ξ with white ξ; with two rivals, P(A ∪ B) = P(A) + P(B) − P(A ∩ B)."""
+    total = 0.0
+    for label in range(CLASSES):
+        rivals = [other for other in range(CLASSES) if other != label]
+        moved = noise[:, rivals] - noise[:, [label]]
+        scale = np.sqrt((moved**2).sum(-1))
+        limits = -(mean[:, rivals] - mean[:, [label]]) / scale
+        correlation = np.clip((moved[:, 0] * moved[:, 1]).sum(-1) / scale.prod(-1), -1 + 1e-15, 1 - 1e-15)
+        both = dense.joint_tail(limits[:, 0], limits[:, 1], correlation)
+        either = scipy.special.ndtr(-limits).sum(-1) - both
+        total += float((world.labels[:, label].numpy() * either).mean())
+    return total
+
+
+def error_of(world: World, logits: dense.Array) -> float:
+    """The risk of a classifier that takes the largest logit."""
+    guess = logits.argmax(-1)
+    return float(1 - world.labels.numpy()[np.arange(len(guess)), guess].mean())
+
+
 class SmallNetwork:
     """Features of every input of the world, and a flow behind them."""
 
@@ -82,24 +103,15 @@ class SmallNetwork:
         return dense.pushforward(FLOW, self.omega.numpy(), self.features.numpy(), 1.0)
 
     def true_risk(self, world: World, gaussian: Gaussian) -> float:
-        """The Gibbs risk over the whole distribution: with two rivals, P(A ∪ B) = P(A) + P(B) − P(A ∩ B)."""
+        """The Gibbs risk over the whole distribution."""
         mean, rows = self._dense
-        logits = np.einsum("ck,mks,st->mct", dense.basis(CLASSES), rows, gaussian.factor().numpy())
-        total = 0.0
-        for label in range(CLASSES):
-            rivals = [other for other in range(CLASSES) if other != label]
-            moved = logits[:, rivals] - logits[:, [label]]
-            scale = np.sqrt((moved**2).sum(-1))
-            limits = -(mean[:, rivals] - mean[:, [label]]) / scale
-            correlation = np.clip((moved[:, 0] * moved[:, 1]).sum(-1) / scale.prod(-1), -1 + 1e-15, 1 - 1e-15)
-            either = scipy.special.ndtr(-limits).sum(-1) - dense.joint_tail(limits[:, 0], limits[:, 1], correlation)
-            total += float((world.labels[:, label].numpy() * either).mean())
-        return total
+        return gibbs_risk(
+            world, mean, np.einsum("ck,mks,st->mct", dense.basis(CLASSES), rows, gaussian.factor().numpy())
+        )
 
     def true_error(self, world: World) -> float:
         """The risk of the mean classifier."""
-        guess = self._dense[0].argmax(-1)
-        return float(1 - world.labels.numpy()[np.arange(len(guess)), guess].mean())
+        return error_of(world, self._dense[0])
 
 
 def train(world: World, data: Data, steps: int, seed: int) -> SmallNetwork:
@@ -120,6 +132,38 @@ def train(world: World, data: Data, steps: int, seed: int) -> SmallNetwork:
         optimizer.step()
     with torch.no_grad():
         return SmallNetwork(features(world.inputs), FLOWS[FLOW].constrain(omega).detach())
+
+
+class LinearNetwork(nn.Module):
+    """A single linear layer, whose weights are the whole network."""
+
+    def __init__(self, world: World, data: Data, steps: int, seed: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(DIMENSION, CLASSES)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.normal_(0, 0.1, generator=named_generator("simulate", "linear", seed))
+        optimizer = torch.optim.Adam(self.parameters(), lr=0.1)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(self(world.inputs[data.chosen].float()), data.labels).backward()
+            optimizer.step()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits."""
+        return self.linear(inputs)
+
+    def true_error(self, world: World) -> float:
+        """The risk of the mean classifier."""
+        weight, bias = (value.detach().double().numpy() for value in (self.linear.weight, self.linear.bias))
+        return error_of(world, world.inputs.numpy() @ weight.T + bias)
+
+
+def linear_risk(world: World, weights: dense.Array, scales: dense.Array) -> float:
+    """The Gibbs risk of independent weights (CLASSES, DIMENSION + 1), the bias last."""
+    features = np.hstack([world.inputs.numpy(), np.ones((len(world.inputs), 1))])
+    deviation = np.sqrt(features**2 @ (scales**2).T)
+    return gibbs_risk(world, features @ weights.T, deviation[:, :, None] * np.eye(CLASSES))
 
 
 def untrained(num_inputs: int, number: int) -> SmallNetwork:

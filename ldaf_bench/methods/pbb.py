@@ -172,7 +172,7 @@ def problem(spec: Spec, weights: Weights, data: Data) -> Problem:
         return classifier().shared(weights.mean, weights.scale, images, generator)
 
     num_classes = data.digest["logits"].shape[1]
-    return Problem(None, None, data.labels, draw, shared, num_classes=num_classes)
+    return Problem(None, None, data.labels, draw, num_classes, shared)
 
 
 PBB = Method(

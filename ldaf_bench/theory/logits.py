@@ -34,7 +34,7 @@ def problem(
         moved = [cache.mean[part].double() + cache.shift(drawn, part, torch.float64) for part in parts]
         return torch.cat(moved)
 
-    return Problem(mean, factor, labels, None if draw is None else draw(gaussian), shared)
+    return Problem(mean, factor, labels, None if draw is None else draw(gaussian), shared=shared)
 
 
 def flow_draw(

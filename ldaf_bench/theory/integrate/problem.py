@@ -37,10 +37,10 @@ class Problem:
     """y, of shape (m,), in 0 … c−1."""
     draw: Draw | None = None
     """Logits with fresh randomness for every datum and sample."""
-    shared: SharedDraw | None = None
-    """Logits of all data with the same randomness."""
     num_classes: int = 0
     """c; taken from `mean` where there is one."""
+    shared: SharedDraw | None = None
+    """Logits of all data with the same randomness."""
 
     def __post_init__(self) -> None:
         if self.mean is not None:

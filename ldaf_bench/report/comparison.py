@@ -20,6 +20,7 @@ from ldaf_bench.report.grouping import (
     done,
     hold,
     over_seeds,
+    remembered,
     standing,
 )
 from ldaf_bench.report.names import (
@@ -54,6 +55,7 @@ MEANS = {
 """The sentence about each kind of certificate over several seeds."""
 
 
+@remembered
 def comparison(results: pd.DataFrame) -> tuple[pd.DataFrame, Held]:
     """The table, and what was held fixed.
 

@@ -5,15 +5,18 @@ Columns that the report adds to a frame begin with an underscore, which no axis 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
 
 from ldaf_bench.columns import Column
-from ldaf_bench.report.names import MEAN, POSTERIOR, Held, column, in_order
+from ldaf_bench.report.names import MEAN, POSTERIOR, Held, column, in_order, is_missing
 from ldaf_bench.results.record import record_columns
 
+Result = TypeVar("Result")
 SEEDS = ["seed", "split_seed"]
 """What repeats a setting."""
 SETTING = ["suite", "plan", "setting"]
@@ -21,6 +24,27 @@ SETTING = ["suite", "plan", "setting"]
 pay differently for one classifier."""
 PRICE = ("delta", "num_events", "num_integrations")
 """What a suite pays; no axis, but suites may differ in it."""
+
+
+def remembered(function: Callable[..., Result]) -> Callable[..., Result]:
+    """The function, which remembers its results for the last frame that it was given.
+
+    A figure, its caption and a table ask for the same thing. Frames are never changed here, so that the same object has
+    the same result; it is held, so that no other object can take its place.
+    """
+    last: list[Any] = [None, {}]
+
+    @functools.wraps(function)
+    def asked(results: pd.DataFrame, *more: Any) -> Result:
+        if last[0] is not results:
+            last[:] = [results, {}]
+        key = tuple(map(tuple, more))
+        if key not in last[1]:
+            last[1][key] = function(results, *more)
+        found: Result = last[1][key]
+        return found
+
+    return asked
 
 
 def axes() -> list[Column]:
@@ -119,10 +143,18 @@ def hold(results: pd.DataFrame, vary: Iterable[str]) -> tuple[pd.DataFrame, Held
     kept: list[pd.DataFrame] = []
     values_of: dict[str, list[tuple[tuple[str, ...], list[Any]]]] = {}
     narrowed: set[str] = set()
+    # Most axes say the same throughout a group, which whole numbers show at once.
+    codes = {axis.name: pd.factorize(results[axis.name])[0] for axis in held_axes}
+    results = results.assign(_place=np.arange(len(results)))
     for names, part in results.groupby(["dataset", "classifier", "method", "suite", "plan"], dropna=False, sort=False):
         rows = part
         for axis in held_axes:
-            values = settings(rows, axis)
+            own = codes[axis.name][rows["_place"]]
+            if (own == own[0]).all():
+                first = rows[axis.name].iat[0]
+                values = [] if is_missing(first) or first == "" else [first]
+            else:
+                values = settings(rows, axis)
             if len(values) > 1:
                 values = [_representative(axis, rows, values)]
                 rows = rows[has(rows, axis, values[0])]
@@ -139,7 +171,7 @@ def hold(results: pd.DataFrame, vary: Iterable[str]) -> tuple[pd.DataFrame, Held
         if axis_name in narrowed or any(len(values) > 1 for values in across.values()):
             for (_, _, method, suite, _), values in found:
                 add_held(held, axis_name, (suite, method), values)
-    return (pd.concat(kept) if kept else results), held
+    return (pd.concat(kept) if kept else results).drop(columns="_place"), held
 
 
 def add_held(held: Held, axis: str, where: tuple[str, str], values: list[Any]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pyarrow as pa
 from ldaf_bench.columns import Column, Kind
 from ldaf_bench.data.datasets import DATASETS
 from ldaf_bench.methods import METHODS
+from ldaf_bench.methods.method import Method
 from ldaf_bench.models.backbones import BACKBONES
 from ldaf_bench.theory.bounds import BOUNDS
 from ldaf_bench.theory.integrate import INTEGRATORS
@@ -153,8 +155,13 @@ CURVES = (
 
 def record_columns() -> tuple[Column, ...]:
     """All columns of results.parquet, in order; a column that several methods share comes once."""
+    return _columns(tuple(METHODS.values()))
+
+
+@lru_cache
+def _columns(methods: tuple[Method, ...]) -> tuple[Column, ...]:
     own: dict[str, Column] = {}
-    for column in (column for method in METHODS.values() for column in method.columns()):
+    for column in (column for method in methods for column in method.columns()):
         own.setdefault(column.name, column)
     return (*IDENTITY, *own.values(), *DATA, *RISK, *CERTIFICATE, *COST, *PROVENANCE)
 

@@ -25,6 +25,7 @@ from ldaf_bench.report.grouping import (
     hold,
     is_mean,
     over_seeds,
+    remembered,
     settings,
     standing,
 )
@@ -53,6 +54,7 @@ def other_axes() -> list[Column]:
     return [axis for axis in axes() if axis.name not in ELSEWHERE]
 
 
+@remembered
 def sweep(results: pd.DataFrame, swept: Iterable[Column]) -> tuple[list[Panel], Held]:
     """The panels of all these axes that have several values, and what was held fixed in the others' panels."""
     panels: list[Panel] = []

@@ -15,7 +15,7 @@ from ldaf_bench.report.comparison import comparison
 from ldaf_bench.report.figures.ablations import other_axes, plot_sweep, sweep, swept_certificates
 from ldaf_bench.report.figures.integration import plot_convergence, plot_cost
 from ldaf_bench.report.figures.progress import plot_fit, plot_time, plot_training
-from ldaf_bench.report.figures.risks import calibration, plot_calibration, plot_comparison
+from ldaf_bench.report.figures.risks import calibration, compared, plot_calibration, plot_comparison
 from ldaf_bench.report.names import Held, column
 from ldaf_bench.report.records import Records
 
@@ -38,10 +38,10 @@ class Plot(NamedTuple):
 FIGURES: dict[str, Plot] = {
     "comparison": Plot(
         "Risks and certificates",
-        "Test errors, and certificates of each classifier by bound. " + SPREAD,
+        "Test errors, and certificates of each classifier by bound; if there are very many, at the first ε. " + SPREAD,
         lambda r: plot_comparison(r.results),
         lambda r: comparison(r.results)[1],
-        lambda r: comparison(r.results)[0],
+        lambda r: compared(r.results),
     ),
     "calibration": Plot(
         "Certificate against test risk",

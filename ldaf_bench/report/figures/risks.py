@@ -22,10 +22,25 @@ LONGEST = 32
 """Characters of a quantity that stay on one line."""
 
 
+MOST_MARKS = 120
+"""Of a comparison with several ε; beyond, it shows the first one. The table has all of them."""
+
+
+def compared(results: pd.DataFrame) -> pd.DataFrame:
+    """What is drawn of the comparison."""
+    frame, _ = comparison(results)
+    if len(frame) <= MOST_MARKS:
+        return frame
+    bounds = frame[frame["bound"].ne("")]
+    starts = bounds.groupby("suite", dropna=False)["epsilon"].transform("first")
+    first = bounds["epsilon"].eq(starts).reindex(frame.index, fill_value=True)
+    return frame[first]
+
+
 @style.styled
 def plot_comparison(results: pd.DataFrame) -> Figure | None:
     """Test errors, certificates by bound and held-out bounds, for each data set and arm; mean and sd over seeds."""
-    frame, _ = comparison(results)
+    frame = compared(results)
     if frame.empty:
         return None
     frame = frame.assign(_level=[_level(row) for row in frame.to_dict("records")])

@@ -265,3 +265,52 @@ def test_no_other_certificate_is_written_in_the_readmes():
         text = (TOP / name).read_text(encoding="utf-8")
         text = re.sub(r"<!-- digits -->.*?<!-- /digits -->|```.*?```", "", text, flags=re.DOTALL)
         assert not re.findall(r"certificate[^.|\n]* \d+\.\d+ %", text), name
+
+
+OF_BOUND = {"`catoni`, guess 0.03": ("catoni", 0.03)}
+"""Headings of the table of rivals that say more than the bound."""
+
+
+def rivals_of(name, frame):
+    """The rows that a line of the table of rivals is about."""
+    method, *words = (word.strip("` ") for word in name.split(", "))
+    some = frame[frame["method"].eq(method)]
+    if method == "deterministic":
+        return some
+    some = some[some["covariance"].eq("code") | ~some["method"].eq("ldaf")]
+    some = some[some["scale"].eq(0.003) | ~some["method"].eq("pbb")]
+    if words == ["unfitted"]:
+        return some[some["classifier"].eq("prior")]
+    some = some[some["objective"].eq(words[0])]
+    if method == "pbb":
+        return some[some["fit_on"].eq("both" if words[1:] else "certificate")]
+    some = some[some["scales"].eq("each") | ~some["method"].eq("last_layer")]
+    return some[some["mean"].eq(words[1].removeprefix("mean "))]
+
+
+def test_the_table_of_rivals_shows_what_its_file_holds():
+    text = (TOP / "results" / "README.md").read_text(encoding="utf-8")
+    frame = pandas.read_parquet(TOP / "results" / "readme" / "rivals.parquet")
+    frame = frame[frame["total"].round(12).eq(0.02) & frame["certified"]]
+    (table,) = re.findall(r"<!-- rivals -->\n(.*?)<!-- /rivals -->", text, re.DOTALL)
+    (_, _, _, _, *bounds), *lines = from_markdown(table)
+    checked = 0
+    for name, _, _, _, *cells in lines:
+        for heading, cell in zip(bounds, cells, strict=True):
+            bound, guess = OF_BOUND.get(heading, (heading.strip("`"), None))
+            some = rivals_of(name, frame)
+            some = some[some["bound"].eq(bound) & (some["guess"].eq(guess) if guess else True)]
+            if bound != "test_set":
+                some = some[~some["integrator"].isin(["bonferroni", "shared_mc", "one_draw"])]
+                some = some[~(some["integrator"].eq("forward_mc") & some["method"].ne("pbb"))]
+            if cell == "–":
+                assert some.empty, name
+                continue
+            assert sorted(some["seed"]) == [0, 1, 2], (name, bound)
+            mixed = some["mixture"].notna().all()
+            assert mixed != cell.endswith("*")
+            exact = sum(Decimal(repr(float(value))) for value in some["value"]) / 3
+            exact = Decimal(repr(float(some["mixture"].iloc[0]))) if mixed else exact
+            assert Decimal(cell.removesuffix(" *")) == up(exact), (name, bound)
+            checked += 1
+    assert checked > 50

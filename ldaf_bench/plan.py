@@ -148,6 +148,13 @@ class Plan:
             found.setdefault(integration.posterior.identity, []).append(integration)
         return {name: tuple(some) for name, some in found.items()}
 
+    @property
+    def uncertified(self) -> tuple[str, ...]:
+        """Methods with posteriors that no integrator and bound of the suite are for."""
+        served = {one.posterior.digest.method for one in self.integrations}
+        every = dict.fromkeys(posterior.digest.method for posterior in self.posteriors)
+        return tuple(method for method in every if method not in served)
+
     @cached_property
     def means(self) -> tuple[DigestOf, ...]:
         """The mean classifiers that bounds are asked for: one for each method and network, by its first digest."""

@@ -60,6 +60,9 @@ def show_plan(plan: Plan, store: Path, console: Console) -> None:
         f"δ′ = {asked.delta:g} for the integrations; ε + δ′ = "
         f"{', '.join(f'{epsilon + asked.delta:g}' for epsilon in asked.epsilon)} in total.",
     ]
+    lines += [
+        f"No integrator of the suite fits {name}: its posteriors get no certificate." for name in plan.uncertified
+    ]
     if asked.report == "best":
         for who, kind, there in (
             ("mean classifiers", plan.budgets("mean")[0], bool(plan.means)),
@@ -176,6 +179,8 @@ def execute(options: argparse.Namespace, console: Console) -> int:
                 for resources in (suite.resources.train, suite.resources.digest):
                     fitted(resources)
 
+        for name in plan.uncertified:
+            say(console, f"No integrator of the suite fits {name}: its posteriors get no certificate.")
         write_plan(plan, options.store, folder)
         run = Run(plan, dataset, options.store, console, start_ray)
         run.train_and_digest()

@@ -484,3 +484,14 @@ def test_gpus_that_are_not_there_are_refused_before_anything_starts(monkeypatch,
     # A cluster may have them.
     assert main(["suites/cifar.yaml", "--dry-run", "--address", "auto", *place]) == 0
     assert says not in capsys.readouterr().out
+
+
+def test_a_method_that_no_integrator_fits_is_named_in_the_plan(tmp_path, capsys):
+    path = tmp_path / "suite.yaml"
+    content = changed(["risks", "integrator"], "mc")
+    path.write_text(yaml.safe_dump(content | {"methods": {"ldaf": {}, "pbb": {}}}))
+    assert dry_run(path) == 0
+    assert "No integrator of the suite fits pbb: its posteriors get no certificate." in capsys.readouterr().out
+    path.write_text(yaml.safe_dump(content))
+    assert dry_run(path) == 0
+    assert "get no certificate" not in capsys.readouterr().out

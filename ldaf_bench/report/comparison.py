@@ -41,6 +41,7 @@ MEASURED: dict[str, tuple[str, Sequence[str]]] = {
     "mean_test_error": (f"{WHO[MEAN]}, test error", (MEAN, POSTERIOR, PRIOR)),
     "prior_test_risk": (f"{WHO[PRIOR]}, test risk", (POSTERIOR, PRIOR)),
     "test_risk": (f"{WHO[POSTERIOR]}, test risk", (POSTERIOR,)),
+    "vote_test_error": ("its majority vote, test error", (POSTERIOR,)),
 }
 """Quantities that are measured on test data and promise nothing: their names, and the classifiers in whose rows they
 are looked up. An arm has one setting of each classifier, so that the first with a value is taken."""

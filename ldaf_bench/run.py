@@ -38,6 +38,9 @@ from ldaf_bench.store.posteriors import integration_path, posterior_path
 from ldaf_bench.suite import Suite, SuiteError, read_suite
 
 
+UNCERTIFIED = "No integrator of the suite fits {}: its posteriors get no certificate."
+
+
 def show_plan(plan: Plan, store: Path, console: Console) -> None:
     """What would be done, what is there already, and what it costs in confidence."""
     asked = plan.suite.certificates
@@ -180,7 +183,7 @@ def execute(options: argparse.Namespace, console: Console) -> int:
                     fitted(resources)
 
         for name in plan.uncertified:
-            say(console, f"No integrator of the suite fits {name}: its posteriors get no certificate.")
+            say(console, UNCERTIFIED.format(name))
         write_plan(plan, options.store, folder)
         run = Run(plan, dataset, options.store, console, start_ray)
         run.train_and_digest()

@@ -37,7 +37,6 @@ from ldaf_bench.store.networks import network_path
 from ldaf_bench.store.posteriors import integration_path, posterior_path
 from ldaf_bench.suite import Suite, SuiteError, read_suite
 
-
 UNCERTIFIED = "No integrator of the suite fits {}: its posteriors get no certificate."
 
 

@@ -45,7 +45,7 @@ test: check  ## All of `check`, then all tests
 selfcheck: install  ## Does this machine compute what it should?
 	$(BIN)/python -m ldaf_bench.selfcheck
 
-simulate: install  ## Do the certificates hold? 2000 data sets, about ten minutes on two cores
+simulate: install  ## Do the certificates hold? every honest way and every classic mistake; about half an hour on two cores
 	$(BIN)/python -m ldaf_bench.simulate
 
 speed: install  ## How fast is it here? About ten minutes on two idle cores

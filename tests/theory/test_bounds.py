@@ -22,6 +22,7 @@ from ldaf_bench.theory.bounds import (
     catoni_value,
     complexity,
     kl_inverse,
+    kl_inverse_of,
     lambda_value,
     log_xi,
 )
@@ -318,3 +319,16 @@ def test_confidence_outside_the_open_interval_is_refused(bound, epsilon):
 def test_no_points_are_refused(bound):
     with pytest.raises(ValueError, match="num_data must be an integer of at least 1"):
         bound(taken(bound, 0.1, 100), 0.0, 0, 0.05)
+
+
+@given(st.floats(0, 1), st.floats(0, 5))
+def test_the_inverse_of_plain_numbers_is_that_of_tensors_and_never_inside(r, c):
+    found = kl_inverse_of(r, c)
+    assert found == pytest.approx(float(kl_inverse(r, c)), abs=1e-12)
+    assert found == 1.0 or float(binary_kl(r, found)) >= c * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("r", "c"), [(-0.1, 1.0), (1.1, 1.0), (0.5, -1.0), (math.nan, 1.0), (0.5, math.nan)])
+def test_the_inverse_of_plain_numbers_refuses_what_is_no_risk(r, c):
+    with pytest.raises(ValueError, match="r and complexity must be"):
+        kl_inverse_of(r, c)

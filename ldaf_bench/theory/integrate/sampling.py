@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ldaf_bench.theory.arguments import require, require_count, require_fraction, require_shape
-from ldaf_bench.theory.bounds import kl_inverse
+from ldaf_bench.theory.bounds import kl_inverse_of
 from ldaf_bench.theory.chunks import chunk_length, chunks
 from ldaf_bench.theory.integrate.bonferroni import hunter_worsley
 from ldaf_bench.theory.integrate.kernels import count_errors, cross_entropy
@@ -179,7 +179,7 @@ def upper_of_shared(integration: Integration, delta: float) -> float:
     require_fraction("delta", delta)
     assert integration.draws is not None
     draws = int(integration.draws.min())
-    return float(kl_inverse(float(integration.value), math.log(2 / delta) / draws))
+    return kl_inverse_of(float(integration.value), math.log(2 / delta) / draws)
 
 
 def _drawn(per_datum: Tensor, draws: Tensor) -> Integration:
@@ -209,7 +209,7 @@ def upper_of_draws(integration: Integration, delta: float) -> float:
     size = int(draws.sum())
     if size:
         hits, share = float(per_datum[drawn].mean()), int(drawn.sum()) / len(per_datum)
-        upper += share * float(kl_inverse(hits, math.log(1 / delta) / size))
+        upper += share * kl_inverse_of(hits, math.log(1 / delta) / size)
     return min(upper, 1.0)
 
 

@@ -2,10 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install run test check verify schema selfcheck simulate speed lock clean
+.PHONY: help install token run test test-cluster check verify schema selfcheck simulate speed lock clean
 
 help:  ## What there is
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 install: .venv/.installed  ## Make the virtual environment from the lock
 
@@ -24,6 +24,11 @@ LOGGED = >> .venv/install.log 2>&1 || { tail -n 30 .venv/install.log; exit 1; }
 	@$(PIP) --no-deps --no-build-isolation -e . $(LOGGED)
 	@touch $@
 
+# Ray writes the file so that everybody on the machine can read it.
+token: install  ## Make the secret that every machine of a cluster must know, ~/.ray/auth_token, unless it is there
+	@mkdir -p -m 700 ~/.ray && $(BIN)/ray get-auth-token --generate > /dev/null && chmod 600 ~/.ray/auth_token
+	@echo 'The token is in ~/.ray/auth_token.'
+
 run: install  ## The main job on the embedded digits: networks, posteriors, certificates, report; minutes on two cores
 	$(BIN)/python -m ldaf_bench.run suites/digits.yaml
 	@echo 'Open results/digits/report.html in a browser.'
@@ -41,6 +46,9 @@ check: install  ## Lint, format and types
 
 test: check  ## All of `check`, then all tests
 	$(BIN)/pytest
+
+test-cluster: install  ## The README's cluster section on three hosts made of namespaces; needs root, under ten minutes
+	$(BIN)/python -m tests.cluster
 
 selfcheck: install  ## Does this machine compute what it should?
 	$(BIN)/python -m ldaf_bench.selfcheck

@@ -3,24 +3,58 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import errno
 import hashlib
 import json
 import os
 import shutil
 import socket
 import tempfile
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-Loaded = TypeVar("Loaded")
 _OURS: set[Path] = set()
 """Temporary directories of this process that are in use."""
+_SWEEPING = threading.Lock()
 
 
 class ArtifactError(Exception):
     """An artifact is missing, damaged or not what it says."""
+
+
+class StoreError(Exception):
+    """The place where artifacts are kept cannot be used now; the message is one sentence or two."""
+
+
+def store_error(error: BaseException | None) -> StoreError | None:
+    """The `StoreError` behind an exception, if that is its cause: Ray wraps what was raised in another process."""
+    while error is not None:
+        if type(error) is StoreError:
+            return error
+        error = getattr(error, "cause", None) or error.__cause__
+    return None
+
+
+def no_space(error: BaseException) -> bool:
+    """Whether the disk is full. Not every library says so by an `OSError`."""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return full or "No space left on device" in str(error)
+
+
+@contextlib.contextmanager
+def plain_if_full(path: Path) -> Iterator[None]:
+    """Turns whatever says that the disk is full into a `StoreError` that says it plainly."""
+    try:
+        yield
+    except Exception as error:
+        if not no_space(error):
+            raise
+        where = getattr(error, "filename", None) or path
+        raise StoreError(
+            f"The disk of {where} is full. Make room there and run the same command again to resume."
+        ) from error
 
 
 def fingerprint(value: Any) -> str:
@@ -42,12 +76,13 @@ def temporary_directory(parent: Path, name: str) -> Iterator[Path]:
     What processes of this machine that were killed left behind under the same name is removed first.
     """
     begin = f".{name}.{socket.gethostname()}."
-    for left in parent.glob(f"{begin}*.part"):
-        process = left.name.removeprefix(begin).split("-")[0]
-        if left not in _OURS and not _is_another_process(process):
-            shutil.rmtree(left, ignore_errors=True)
-    directory = Path(tempfile.mkdtemp(prefix=f"{begin}{os.getpid()}-", suffix=".part", dir=parent))
-    _OURS.add(directory)
+    with _SWEEPING:  # a thread must not take what another has just made for a leftover
+        for left in parent.glob(f"{begin}*.part"):
+            process = left.name.removeprefix(begin).split("-")[0]
+            if left not in _OURS and not _is_another_process(process):
+                shutil.rmtree(left, ignore_errors=True)
+        directory = Path(tempfile.mkdtemp(prefix=f"{begin}{os.getpid()}-", suffix=".part", dir=parent))
+        _OURS.add(directory)
     try:
         yield directory
     finally:
@@ -145,47 +180,3 @@ def read_manifest(
         if not (directory / file).is_file() or file_sha256(directory / file) != files[file]:
             raise ArtifactError(f"{directory / file} is missing or was changed.")
     return content
-
-
-def find(load: Callable[[Path], Loaded], path: Path, say: Callable[[str], None]) -> Loaded | None:
-    """What `load` reads at `path`; `None` if nothing is there.
-
-    A damaged artifact is renamed, with a sentence to `say`, so that it can be made again.
-    """
-    if not path.exists():
-        return None
-    try:
-        return load(path)
-    except ArtifactError as error:
-        number = 1
-        while (aside := path.with_name(f"{path.name}.damaged{number}")).exists():
-            number += 1
-        path.rename(aside)
-        say(f"{error} It was set aside as {aside} and is made again.")
-        return None
-
-
-def find_or_make(
-    load: Callable[[Path], Loaded], path: Path, make: Callable[[], object], say: Callable[[str], None]
-) -> Loaded:
-    """What is at `path`, made first unless it is there and whole. The one place of this rule."""
-    found = find(load, path, say)
-    if found is None:
-        make()
-        found = load(path)
-    return found
-
-
-@contextlib.contextmanager
-def exclusive(path: Path, otherwise: str) -> Iterator[None]:
-    """Hold the lock file at `path`; if another process holds it, an `ArtifactError` that says `otherwise`.
-
-    The operating system takes the lock from a process that dies.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ArtifactError(f"{otherwise} (it holds {path}): wait for it, or stop it.") from None
-        yield

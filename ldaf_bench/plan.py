@@ -203,7 +203,8 @@ class Plan:
         """K and J of mean and of stochastic classifiers, and whether anything there is left to chance.
 
         A bound on the errors of one draw per datum and one on the Gibbs risk of the same prior are two events. A bound
-        on values has an event for each integration, because each has other values. What certifies nothing is never
+        on values has an event for each integration, because each has other values. The upper end of a risk and the ends
+        of its excess are two guarantees of one integration, which may fail apart. What certifies nothing is never
         picked, and costs nothing.
         """
         pairs = [
@@ -212,7 +213,8 @@ class Plan:
             for bound in self.bounds_of(planned)
             if INTEGRATORS[planned.integrator].certifies
         ]
-        by_chance = len({planned.identity for bound, planned, entry in pairs if spends_delta(bound.takes, entry)})
+        chance = {(one.identity, bound.takes) for bound, one, entry in pairs if spends_delta(bound.takes, entry)}
+        by_chance = len(chance)
         if self.suite.certificates.report != "best":
             return {"mean": (1, 1, False), "stochastic": (1, 1, by_chance > 0)}
         mean = {(bound.event, digest) for bound in self.bounds("mean") for digest in self.means}

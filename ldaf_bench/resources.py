@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+
+def whole_above_one(value: float) -> float:
+    """GPUs can be shared by several processes, or several given to one."""
+    if value > 1 and value != int(value):
+        raise ValueError("must be at most 1, or a whole number")
+    return value
+
+
+Gpus = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True), AfterValidator(whole_above_one)]
+"""GPUs of one process."""
 
 
 class Resources(BaseModel):
@@ -13,14 +26,14 @@ class Resources(BaseModel):
     workers: int = Field(1, ge=1, strict=True)
     cpus_per_worker: int = Field(0, ge=0, strict=True)
     """0: the cores of the cluster, shared evenly."""
-    gpus_per_worker: float = Field(0, ge=0, allow_inf_nan=False, strict=True)
+    gpus_per_worker: Gpus = 0
     """At most 1, or a whole number."""
     checkpoint_seconds: float = Field(60, ge=0, allow_inf_nan=False, strict=True)
     """At most so much work is lost with a worker."""
 
-    @field_validator("gpus_per_worker")
-    @classmethod
-    def _whole_above_one(cls, value: float) -> float:
-        if value > 1 and value != int(value):
-            raise ValueError("gpus_per_worker must be at most 1, or a whole number")
-        return value
+
+class TrainResources(Resources):
+    """Where networks are trained."""
+
+    at_once: int = Field(0, ge=0, strict=True)
+    """Networks at a time, each by its own workers; 0: as many as fit."""

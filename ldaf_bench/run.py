@@ -7,11 +7,12 @@ what is new. Exit code 0 if all is well, 1 if results failed (the table says why
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,39 +20,48 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ldaf_bench.artifacts import ArtifactError, exclusive, file_sha256, whole_file
+from ldaf_bench.artifacts import ArtifactError, StoreError, file_sha256, plain_if_full, store_error, whole_file
 from ldaf_bench.data.dataset import DataError
-from ldaf_bench.data.datasets import DATASETS, load, summarize
-from ldaf_bench.data.splits import PARTS, SplitError, require_different_images
-from ldaf_bench.messages import printable, say
-from ldaf_bench.pipeline import Run
+from ldaf_bench.data.datasets import load, summarize
+from ldaf_bench.data.splits import PARTS, SplitError
+from ldaf_bench.messages import clean_reason, printable, say
+from ldaf_bench.pipeline import Run, check_images
 from ldaf_bench.plan import PLAN_FILE, SEAL_FILE, Plan, make_plan
-from ldaf_bench.report.folder import report
+from ldaf_bench.report.folder import REPORT_FILES, report
 from ldaf_bench.report.records import ReportError
 from ldaf_bench.report.terminal import show_results
+from ldaf_bench.resources import Resources
 from ldaf_bench.results.collect import TABLE_FILES, collect
-from ldaf_bench.stages.session import RayError, ResourceError, fitted, ray_is_there, ray_session
+from ldaf_bench.stages.joining import joined
+from ldaf_bench.stages.session import (
+    RayError,
+    ResourceError,
+    cluster_address,
+    ray_is_there,
+    wait_until_fitted,
+)
 from ldaf_bench.stages.train import ConfigError, check
 from ldaf_bench.store.ledger import commit_plan, looks_of
-from ldaf_bench.store.networks import network_path
-from ldaf_bench.store.posteriors import integration_path, posterior_path
+from ldaf_bench.store.patience import leave
+from ldaf_bench.store.store import Store, open_store
 from ldaf_bench.suite import Suite, SuiteError, read_suite
 
 UNCERTIFIED = "No integrator of the suite fits {}: its posteriors get no certificate."
 
 
-def show_plan(plan: Plan, store: Path, console: Console) -> None:
+def show_plan(plan: Plan, store: Store, console: Console) -> None:
     """What would be done, what is there already, and what it costs in confidence."""
     asked = plan.suite.certificates
     table = Table(title=f"Plan of the suite {plan.suite.suite}", box=box.SIMPLE)
     for heading in ("what", "all", "found"):
         table.add_column(heading, justify="left" if heading == "what" else "right")
-    for what, paths in (
-        ("networks", [network_path(store, network.identity) for network in plan.networks]),
-        ("posteriors", [posterior_path(store, posterior.identity) for posterior in plan.posteriors]),
-        ("integrations", [integration_path(store, one.identity) for one in plan.integrations]),
+    for what, planned in (
+        ("networks", [network.identity for network in plan.networks]),
+        ("posteriors", [posterior.identity for posterior in plan.posteriors]),
+        ("integrations", [one.identity for one in plan.integrations]),
     ):
-        table.add_row(what, str(len(paths)), str(sum(path.is_dir() for path in paths)))
+        found = set(store.children(what))
+        table.add_row(what, str(len(planned)), str(sum(identity in found for identity in planned)))
     console.print(table)
     splits = plan.networks[0].splits
     sizes = ", ".join(f"{len(getattr(splits, part))} {part}" for part in PARTS)
@@ -62,9 +72,7 @@ def show_plan(plan: Plan, store: Path, console: Console) -> None:
         f"δ′ = {asked.delta:g} for the integrations; ε + δ′ = "
         f"{', '.join(f'{epsilon + asked.delta:g}' for epsilon in asked.epsilon)} in total.",
     ]
-    lines += [
-        f"No integrator of the suite fits {name}: its posteriors get no certificate." for name in plan.uncertified
-    ]
+    lines += [UNCERTIFIED.format(name) for name in plan.uncertified]
     if asked.report == "best":
         for who, kind, there in (
             ("mean classifiers", plan.budgets("mean")[0], bool(plan.means)),
@@ -87,7 +95,7 @@ def show_plan(plan: Plan, store: Path, console: Console) -> None:
         lines.append(f"Resources of {stage}: workers {have.workers}, GPUs per worker {have.gpus_per_worker:g}.")
     own = plan.suite.resources.posteriors
     many = f"{own.at_once} processes" if own.at_once else "as many processes as fit"
-    lines.append(f"Resources of posteriors: {many}, {own.cpus} cores each.")
+    lines.append(f"Resources of posteriors: {many}, {own.cpus} cores and {own.gpus:g} GPUs each.")
     for line in lines:
         say(console, line)
 
@@ -97,9 +105,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m ldaf_bench.run", description=__doc__.split("\n")[0])
     parser.add_argument("suite", type=Path, help="a suite file, as in suites/")
     parser.add_argument("--root", type=Path, default=Path("data"), help="where the data are (default: data)")
-    parser.add_argument("--store", type=Path, default=Path("store"), help="where artifacts go (default: store)")
-    parser.add_argument("--results", type=Path, default=Path("results"), help="where results go (default: results)")
+    parser.add_argument("--store", default="store", help="where artifacts go: a folder or a URI (default: store)")
+    parser.add_argument("--results", default="results", help="where results go: a folder or a URI (default: results)")
     parser.add_argument("--address", help="a running Ray cluster (default: RAY_ADDRESS, or a local one)")
+    parser.add_argument(
+        "--wait",
+        type=float,
+        default=10,
+        help="minutes to wait for a cluster to have what the suite asks for",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and end")
     parser.add_argument("--verbose", action="store_true", help="show what Ray logs")
     return parser.parse_args(arguments)
@@ -122,21 +136,24 @@ def plan_of(options: argparse.Namespace) -> Plan:
 
 def missing_gpus(suite: Suite, options: argparse.Namespace) -> str:
     """A sentence if the suite asks for GPUs that this machine does not have and no cluster is named."""
-    if options.address or os.environ.get("RAY_ADDRESS") or ray_is_there():
+    if cluster_address(options.address) or ray_is_there():
         return ""
     here = torch.cuda.device_count()
-    for stage in ("train", "digest"):
-        asked = getattr(suite.resources, stage)
-        wanted = asked.workers * asked.gpus_per_worker
+    asked = suite.resources
+    for place, wanted in (
+        ("train.gpus_per_worker", asked.train.workers * asked.train.gpus_per_worker),
+        ("digest.gpus_per_worker", asked.digest.workers * asked.digest.gpus_per_worker),
+        ("posteriors.gpus", asked.posteriors.gpus),
+    ):
         if wanted > here:
             return (
-                f"{options.suite}, resources.{stage}.gpus_per_worker: the suite asks for {wanted:g} GPUs and this "
-                f"machine has {here}. Set it to 0, or join a cluster with --address."
+                f"{options.suite}, resources.{place}: the suite asks for {wanted:g} GPUs and this machine has {here}. "
+                "Set it to 0, or join a cluster with --address."
             )
     return ""
 
 
-def write_plan(plan: Plan, store: Path, folder: Path) -> None:
+def write_plan(plan: Plan, store: Store, folder: Path) -> None:
     """Commit to the plan before anything runs: in the store's ledger, and as plan.json, which results never touch."""
     when = {part: commit_plan(store, part, plan.identity, plan.suite.suite) for part in plan.certificate_parts}
     content = json.dumps({**plan.describe(), "planned": when}, indent=1) + "\n"
@@ -146,56 +163,76 @@ def write_plan(plan: Plan, store: Path, folder: Path) -> None:
             temporary.write_text(content, encoding="utf-8")
 
 
-def write_seal(plan: Plan, store: Path, folder: Path) -> None:
-    """After the results: checksums of all files, and how often the certificate parts have been looked at."""
+def retries_of(run: Run, folder: Path) -> dict[str, int]:
+    """What was begun again: trainings, posteriors (in earlier runs of this plan too), and calls of this run's store."""
+    trained = {found.network.identity: found.network for found in run.sources.values()}
+    starts = [len(network.record["training"].get("starts", ())) for network in trained.values()]
+    before = 0
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        seal = json.loads((folder / SEAL_FILE).read_text(encoding="utf-8"))
+        before = int(seal["retries"]["posteriors"]) if seal["plan"] == run.plan.identity else 0
+    networks = sum(max(0, count - 1) for count in starts)
+    return {"networks": networks, "posteriors": before + run.retries, "store": run.store.retries}
+
+
+def write_seal(run: Run, folder: Path) -> None:
+    """After the results: checksums of all files, how often the certificate parts have been looked at, and retries."""
+    plan, store = run.plan, run.store
     files = {name: file_sha256(folder / name) for name in (PLAN_FILE, *TABLE_FILES)}
     looks = {part: looks_of(store, part)._asdict() for part in plan.certificate_parts}
     with whole_file(folder / SEAL_FILE) as temporary:
-        text = json.dumps({"plan": plan.identity, "files": files, "looks": looks}, indent=1)
+        content = {"plan": plan.identity, "files": files, "looks": looks, "retries": retries_of(run, folder)}
+        text = json.dumps(content, indent=1)
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def execute(options: argparse.Namespace, console: Console) -> int:
     """Do what the command line asks for; returns the exit code."""
     plan = plan_of(options)
+    store, results = open_store(options.store), open_store(options.results)
     suite, cannot = plan.suite, missing_gpus(plan.suite, options)
     if options.dry_run:
-        show_plan(plan, options.store, console)
+        show_plan(plan, store, console)
         if cannot:
             say(console, f"This machine cannot run it: {cannot}")
         return 0
     if cannot:
         raise SuiteError(cannot)
     dataset = load(suite.data.dataset, options.root)
-    if DATASETS[suite.data.dataset].sha256 is None:  # nobody has looked through people's own data
-        for splits in {network.splits.hash("certificate"): network.splits for network in plan.networks}.values():
-            require_different_images(dataset, splits)
-    folder = options.results / suite.suite
+    check_images(plan, dataset)
     with ExitStack() as stack:
-        stack.enter_context(exclusive(options.store / f"{suite.suite}.lock", "Another process is running this suite"))
+        stack.enter_context(store.lock(suite.suite, "Another process is running this suite"))
 
         def start_ray() -> None:
             if not ray_is_there():
-                console.print("Starting Ray …" if not options.address else "Joining Ray …")
-                stack.enter_context(ray_session(options.address, verbose=options.verbose))
-                for resources in (suite.resources.train, suite.resources.digest):
-                    fitted(resources)
+                joins = cluster_address(options.address) is not None
+                console.print("Joining Ray …" if joins else "Starting Ray …")
+                stack.enter_context(joined(options.address, verbose=options.verbose))
+                own = Resources(gpus_per_worker=suite.resources.posteriors.gpus)
+                asked = (suite.resources.train, suite.resources.digest, own)
+                wait_until_fitted(asked, options.wait if joins else 0, partial(say, console))
 
         for name in plan.uncertified:
             say(console, UNCERTIFIED.format(name))
-        write_plan(plan, options.store, folder)
-        run = Run(plan, dataset, options.store, console, start_ray)
-        run.train_and_digest()
-        run.sweep()
-        tables = collect(plan, options.store, run.sources, run.failures)
+        folder = results.fetch(suite.suite, [PLAN_FILE])
+        write_plan(plan, store, folder)
+        results.send(suite.suite, [PLAN_FILE])
+        run = Run(plan, dataset, store, console, start_ray)
+        run.make()
+        tables = collect(plan, store, run.sources, run.failures)
         tables.write(folder)
         run.note_looks()
-        write_seal(plan, options.store, folder)
+        write_seal(run, folder)
         page = report([folder], folder)
+        results.send(suite.suite, [*TABLE_FILES, *REPORT_FILES, SEAL_FILE])
     show_results(tables.results, console)
+    if run.retries:
+        run.say(f"{run.retries} posteriors were begun again after their process or machine was lost.")
     for part in plan.certificate_parts:
-        run.say(looks_of(options.store, part).sentence(part))
-    run.say(f"Written to {folder}: {', '.join(TABLE_FILES)}, {page.name}.")
+        run.say(looks_of(store, part).sentence(part))
+    if retries := store.retries + results.retries:
+        run.say(f"The store did not answer at first; {retries} calls were repeated.")
+    run.say(f"Written to {results.name}/{suite.suite}: {', '.join(TABLE_FILES)}, {page.name}.")
     if run.failures:
         print(f"{len(run.failures)} results failed; the column `error` says why.", file=sys.stderr)
     for trouble in run.troubles:
@@ -208,14 +245,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     console = Console()
     try:
-        return execute(options, console)
-    except (SuiteError, ConfigError, DataError, ArtifactError, ResourceError, ReportError, OSError) as error:
-        print(printable(" ".join(str(error).split())), file=sys.stderr)
+        with plain_if_full(Path.cwd()):
+            return execute(options, console)
+    except (
+        SuiteError, ConfigError, DataError, ArtifactError, StoreError, ResourceError, ReportError, OSError,
+    ) as error:  # fmt: skip
+        print(printable(" ".join(str(store_error(error) or error).split())), file=sys.stderr)
         return 2
     except RayError as error:
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        reason = printable(lines[-1]) if lines else type(error).__name__
-        print(f"Ray failed ({reason}). Run the same command again to resume.", file=sys.stderr)
+        print(f"Ray failed ({clean_reason(error)}). Run the same command again to resume.", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("Stopped. Run the same command again to resume.", file=sys.stderr)
@@ -223,4 +261,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -24,7 +24,7 @@ from ldaf_bench.methods import METHODS
 from ldaf_bench.methods.section import MethodSections, methods_from
 from ldaf_bench.models.backbones import BACKBONES
 from ldaf_bench.models.recipe import Recipe, recipe_from
-from ldaf_bench.resources import Resources
+from ldaf_bench.resources import Gpus, Resources, TrainResources
 from ldaf_bench.sections import Axis, Count, EntryOf, Fraction, Section, Whole
 from ldaf_bench.theory.bounds import BOUNDS, GUESS, Bound, Classifier
 from ldaf_bench.theory.certificate import fits
@@ -155,9 +155,11 @@ class Convergence(Section):
 
 
 class PosteriorResources(Section):
-    """What one process of the sweep gets. Fits and integrations run on CPU cores, also where there are GPUs."""
+    """What the process of one posterior gets."""
 
     cpus: Count = 1
+    gpus: Gpus = 0
+    """Fits and integrations on cached data take seconds on a core; drawing networks is what a GPU is for."""
     at_once: Whole = 0
     """Processes at a time; 0: as many as fit."""
 
@@ -165,7 +167,7 @@ class PosteriorResources(Section):
 class AllResources(Section):
     """Where each stage runs."""
 
-    train: Resources = Resources()
+    train: TrainResources = TrainResources()
     digest: Resources = Resources()
     posteriors: PosteriorResources = PosteriorResources()
 

@@ -18,6 +18,7 @@ from ldaf_bench.pipeline import Run
 from ldaf_bench.plan import make_plan
 from ldaf_bench.stages.digest import digest_images
 from ldaf_bench.store.networks import load_network, save_network
+from ldaf_bench.store.store import load_from, open_store
 from ldaf_bench.suite import Suite
 
 RECIPE = {"base": "tiny", "epochs": 2}
@@ -72,7 +73,8 @@ def trained(store, config=CONFIG, seed=None):
     for _ in training.run():
         pass
     weights = {name: value.contiguous() for name, value in training.bare.state_dict().items()}
-    return load_network(save_network(store, config, digits_splits()[0], weights, {}))
+    place = open_store(store)
+    return load_from(place, load_network, save_network(place, config, digits_splits()[0], weights, {}))
 
 
 def data_of(network, method, part, count=120):
@@ -113,8 +115,8 @@ class Runner:
         def start():
             assert ray, "Ray was started."
 
-        run = Run(self.plan, digits_splits()[0], self.store, Console(file=self.output, width=1000), start)
-        run.train_and_digest()
+        run = Run(self.plan, digits_splits()[0], open_store(self.store), Console(file=self.output, width=1000), start)
+        run.make()
         return run
 
     def sources(self, ray=True):

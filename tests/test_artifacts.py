@@ -8,9 +8,6 @@ import pytest
 
 from ldaf_bench.artifacts import (
     ArtifactError,
-    exclusive,
-    find,
-    find_or_make,
     fingerprint,
     read_manifest,
     whole_directory,
@@ -148,43 +145,6 @@ def test_any_byte_changed_in_a_manifest_is_noticed(tmp_path, position):
     assert after == before  # it was white space
 
 
-def test_what_is_damaged_is_set_aside_to_be_made_again(tmp_path):
-    def load(path):
-        return read_manifest(path, "about.json", NEEDED)["answer"]
-
-    said = []
-    path = tmp_path / "thing"
-    assert find(load, path, said.append) is None
-    make(path)
-    assert find(load, path, said.append) == 42
-    assert not said
-    for number in (1, 2):
-        make(path)
-        (path / "data").write_bytes(b"x")
-        assert find(load, path, said.append) is None
-        assert not path.exists()
-        assert (tmp_path / f"thing.damaged{number}" / "data").read_bytes() == b"x"
-    assert "set aside" in said[1]
-
-
-def test_what_is_there_and_whole_is_not_made_again(tmp_path):
-    made, said = [], []
-
-    def load(path):
-        return read_manifest(path, "about.json", NEEDED)["answer"]
-
-    def make_it():
-        made.append(1)
-        make(tmp_path / "thing")
-
-    def ask():
-        return find_or_make(load, tmp_path / "thing", make_it, said.append)
-
-    assert (ask(), ask(), len(made), said) == (42, 42, 1, [])
-    (tmp_path / "thing" / "data").write_bytes(b"x")
-    assert (ask(), ask(), len(made), len(said)) == (42, 42, 2, 1)
-
-
 def test_files_that_follow_from_the_content_are_checked_as_well(tmp_path):
     make(tmp_path)
     assert read_manifest(tmp_path, "about.json", lambda content: {"data"} if content["answer"] == 42 else {})
@@ -193,16 +153,3 @@ def test_files_that_follow_from_the_content_are_checked_as_well(tmp_path):
             read_manifest(tmp_path, "about.json", lambda content, other=other: other)
     with pytest.raises(ArtifactError, match="damaged"):
         read_manifest(tmp_path, "about.json", lambda content: {content["missing"]})
-
-
-def test_a_lock_is_held_by_one_and_free_after_it(tmp_path):
-    def hold():
-        with exclusive(tmp_path / "thing.lock", "Somebody is at it"):
-            return True
-
-    with (
-        exclusive(tmp_path / "thing.lock", "Somebody is at it"),
-        pytest.raises(ArtifactError, match="Somebody is at it"),
-    ):
-        hold()
-    assert hold()

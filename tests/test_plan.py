@@ -297,6 +297,17 @@ def test_a_bound_on_values_has_an_event_for_each_integration_and_a_bound_on_the_
         assert price(made, "prior")[0] == events
 
 
+@pytest.mark.parametrize(
+    ("bounds", "guarantees"),
+    [(["kl"], 1), (["kl", "classic"], 1), (["split_kl"], 1), (["kl", "split_kl"], 2), (["betting", "split_kl"], 1)],
+)
+def test_the_ends_of_a_risk_and_of_its_excess_are_two_guarantees_of_one_integration(bounds, guarantees):
+    """They are computed from the same draws, but either may fail without the other."""
+    risks = {"integrator": ["mc", "bonferroni"], "num_points": [64, 128]}
+    made = plan(ldaf={"objective": "unfitted"}, risks=risks, certificates={"bound": bounds, "report": "best"})
+    assert price(made, "prior")[1] == 2 * guarantees
+
+
 def test_what_certifies_nothing_is_never_picked_and_costs_nothing():
     made = plan(
         ldaf={"scale": [0.1, 0.2]}, risks={"integrator": "qmc", "num_points": 64}, certificates={"report": "best"}

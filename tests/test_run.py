@@ -1,5 +1,6 @@
 """A suite end to end: certificates that hold up, nothing made twice, nothing lost whatever is killed."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from ldaf_bench.artifacts import write_manifest
+from ldaf_bench.data.datasets import DATASETS, load
 from ldaf_bench.results.record import CURVES, record_columns, schema
 from ldaf_bench.store.posteriors import load_integration
 from ldaf_bench.theory.bounds import BOUNDS
@@ -29,13 +31,6 @@ from ldaf_bench.verify.__main__ import check_price, read_plan
 from ldaf_bench.verify.checks import VerifyError, check_row
 from ldaf_bench.verify.price import budget_of, recount
 from tests.places import SMALL, Place, steady
-
-
-@pytest.fixture(scope="module")
-def finished(cluster, tmp_path_factory):
-    place = Place(tmp_path_factory.mktemp("finished"))
-    assert place.run() == 0
-    return place
 
 
 @pytest.fixture
@@ -66,9 +61,9 @@ def test_every_certificate_is_there_and_the_table_is_the_record(finished):
     assert (frame["value"] > frame["mean_test_error"].where(mean, frame["test_risk"])).all()
     assert (certified[certified["bound"] == "kl"]["value"] < 0.6).all()
     # 2 covariances × the events of kl, catoni (2 guesses), catoni_grid, split_kl, (unfitted) chernoff, test_set, and
-    # betting on 4 certified integrations; 4 posteriors × mc and forward_mc
+    # betting on 4 certified integrations; 4 posteriors × mc and forward_mc × the risk and (for split_kl) the excess
     assert set(frame[~mean]["num_events"]) == {22}
-    assert set(frame[~mean]["num_integrations"]) == {8}
+    assert set(frame[~mean]["num_integrations"]) == {16}
     assert set(frame[mean]["num_events"]) == {4}
     # A guess is a column of the bounds that rest on one, and an event of its own.
     guessed = frame[frame["bound"] == "catoni"]
@@ -118,7 +113,7 @@ def test_a_second_run_makes_nothing_and_starts_no_ray(finished, monkeypatch):
     def never(*_, **__):
         raise AssertionError("Ray was started.")
 
-    monkeypatch.setattr("ldaf_bench.run.ray_session", never)
+    monkeypatch.setattr("ldaf_bench.run.joined", never)
     monkeypatch.setattr("ldaf_bench.run.ray_is_there", lambda: False)
     assert finished.run() == 0
     assert finished.files() == before
@@ -332,6 +327,24 @@ def test_a_network_whose_worker_received_a_certificate_image_is_noticed(copied, 
     assert "received other data than the prior part" in capsys.readouterr().err
 
 
+def test_the_same_image_in_two_parts_of_peoples_own_data_is_noticed(copied, monkeypatch, capsys):
+    """As if the digits were a folder that nobody has looked through; first by `verify`, then by the next run."""
+    plan, _ = read_plan(copied.results / "small", Path("data"))
+    splits, own = plan.networks[0].splits, dataclasses.replace(DATASETS["digits"], sha256=None)
+    monkeypatch.setattr("ldaf_bench.pipeline.DATASETS", {**DATASETS, "digits": own})
+    assert copied.verify() == 0
+    dataset = load("digits", Path("data"))
+    images = dataset.images.copy()
+    images[splits.certificate[3]] = images[splits.prior[0]]
+    for module in ("verify.__main__", "run"):
+        monkeypatch.setattr(f"ldaf_bench.{module}.load", lambda *_: dataclasses.replace(dataset, images=images))
+    capsys.readouterr()
+    for command, code in ((copied.verify, 1), (copied.run, 2)):
+        assert command() == code
+        said = capsys.readouterr().err
+        assert "are the same, but one is in the prior part and one in the certificate part: remove one of them." in said
+
+
 def test_a_plan_that_was_written_after_its_results_is_noticed(copied, monkeypatch, capsys):
     """Results are looked at, the ledger is thrown away, and a cheaper plan is written down as if it had come first."""
     shutil.rmtree(copied.store / "ledger")
@@ -461,7 +474,7 @@ def extended(place, **sections):
 )
 def test_new_certificates_cost_no_integration_and_no_ray(copied, monkeypatch, certificates):
     before = copied.files()
-    monkeypatch.setattr("ldaf_bench.run.ray_session", None)
+    monkeypatch.setattr("ldaf_bench.run.joined", None)
     monkeypatch.setattr("ldaf_bench.run.ray_is_there", lambda: False)
     monkeypatch.setattr("ldaf_bench.run.report", lambda _, folder: folder)
     extended(copied, certificates=certificates)

@@ -6,7 +6,8 @@ import pytest
 
 from ldaf_bench.data.datasets import summarize
 from ldaf_bench.plan import make_plan
-from ldaf_bench.stages.sweep import Job, Space
+from ldaf_bench.stages.posteriors import Job
+from ldaf_bench.stages.search import Space
 from ldaf_bench.store.posteriors import load_search
 from ldaf_bench.suite import Suite
 from tests.places import SMALL, Place, steady
@@ -71,7 +72,7 @@ def test_every_point_that_a_searcher_can_ask_for_is_a_posterior_and_every_poster
 
 def test_a_search_that_is_over_is_not_begun_again(searched, monkeypatch):
     before, table = searched.files(), searched.table()
-    monkeypatch.setattr("ldaf_bench.run.ray_session", None)
+    monkeypatch.setattr("ldaf_bench.run.joined", None)
     monkeypatch.setattr("ldaf_bench.run.ray_is_there", lambda: False)
     assert searched.run() == 0
     assert searched.files() == before

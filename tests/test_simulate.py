@@ -2,8 +2,8 @@
 
 import pytest
 
-from ldaf_bench.simulate.__main__ import Tally, main, simulate
-from ldaf_bench.simulate.chains import CHAINS
+from ldaf_bench.simulate.__main__ import Tally, main, tally
+from ldaf_bench.simulate.chains import CHAINS, run_chain
 from ldaf_bench.simulate.scenarios import EVERYTHING, trained
 from ldaf_bench.simulate.world import train
 from ldaf_bench.theory.bounds import BOUNDS
@@ -11,6 +11,7 @@ from ldaf_bench.theory.covariances import initial_covariance
 from ldaf_bench.theory.integrate import integrate
 from ldaf_bench.theory.integrate.sampling import MC
 from ldaf_bench.theory.logits import problem
+from ldaf_bench.theory.seeds import named_seed
 
 SLOW = {
     "honest": 4, "last layer": 8, "weights": 8, "excess": 8, "one draw charged": 8, "leak": 6,
@@ -21,7 +22,8 @@ SLOW = {
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_honest_claims_hold_and_every_mistake_is_caught(name):
-    tallies = simulate(name, SLOW.get(name, 200))
+    repeats = SLOW.get(name, 200)
+    tallies = tally(name, [run_chain(name, named_seed(name, k)) for k in range(repeats)])
     assert [(one.claim, one.failures, one.verdict) for one in tallies if not one.as_expected] == []
 
 

@@ -90,7 +90,7 @@ def deterministic(**sections):
         ("methods.ldaf", [], ": write keys and values here"),
         ("certificates.espilon", 0.1, "did you mean epsilon?"),
         ("resources.train.worker", 1, "did you mean workers?"),
-        ("resources.posteriors", {"gpus": 1}, "resources.posteriors.gpus: there is no such key; did you mean cpus?"),
+        ("resources.posteriors", {"gpu": 1}, "resources.posteriors.gpu: there is no such key; did you mean gpus?"),
         ("resources.cells", {}, ": there is no such key; the keys there are train, digest, posteriors."),
         # one value or a list: the place is the axis, and the sentence names the value
         ("methods.ldaf.flow", "dafs", ": flow must be one of daf, linear, sflow (did you mean daf?), but is 'dafs'."),

@@ -105,7 +105,7 @@ def problem(spec: DigestSpec, gaussian: Gaussian, data: Data) -> Problem:
 
         def lazily(part: slice, num_samples: int, generator: torch.Generator) -> Tensor:
             if not bound:  # only integrators that draw need the network's flow
-                head = _flow(data.network.model())
+                head = _flow(data.network.model().to(data.labels.device))
                 flow = head.spec.flow, head.parameter.detach(), data.digest["features"], head.spec.horizon
                 bound.append(flow_draw(*flow, spec.tolerance)(gaussian))
             return bound[0](part, num_samples, generator)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from ldaf_bench.columns import Column
@@ -31,6 +32,12 @@ class Data(NamedTuple):
     network: Network
     also: Data | None = None
     """The prior part, for fits that use it too."""
+
+    def to(self, device: torch.device) -> Data:
+        """The same on a device. Networks and distributions move themselves to where the data are."""
+        also = None if self.also is None else self.also.to(device)
+        tensors = {name: tensor.to(device) for name, tensor in self.digest.items()}
+        return Data(tensors, self.labels.to(device), self.network, also)
 
 
 class Distribution(Protocol):

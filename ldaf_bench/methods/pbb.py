@@ -87,6 +87,10 @@ class Weights:
         """All that it is."""
         return {"mean": self.mean, "scale": self.scale}
 
+    def to(self, device: torch.device) -> Weights:
+        """The same on a device."""
+        return Weights(self.mean.to(device), self.scale.to(device))
+
     def kl_from(self, prior: Weights) -> float:
         """KL(self ‖ prior), in float64."""
         return float(divergence(self.mean, self.scale, prior))
@@ -114,14 +118,16 @@ def fit_weights(spec: Fit, prior: Weights, data: Data, seed: int, watch: Watch) 
     """Stochastic gradient descent on the bound; one draw of the weights for every step, as the original does."""
     objective = OBJECTIVES[spec.objective]
     assert objective is not None
-    stochastic = StochasticClassifier(data.network.model())
+    device = data.labels.device
+    stochastic = StochasticClassifier(data.network.model().to(device))
+    prior = prior.to(device)
     parts = [data, data.also] if spec.fit_on == "both" and data.also is not None else [data]
     images = torch.cat([part.digest["images"] for part in parts])
     labels = torch.cat([part.labels for part in parts])
     mean = prior.mean.clone().requires_grad_()
     raw = torch.log(torch.expm1(prior.scale)).requires_grad_()  # the inverse of softplus
     optimizer = torch.optim.SGD([mean, raw], lr=spec.learning_rate, momentum=MOMENTUM)
-    generator = named_generator("fit of weights", seed)
+    generator = named_generator("fit of weights", seed, device=device)
     history, begin = [], time.perf_counter()
     for epoch in range(spec.fit_epochs):
         seen = {"bound": 0.0, "bounded_cross_entropy": 0.0, "divergence": 0.0}
@@ -140,12 +146,12 @@ def fit_weights(spec: Fit, prior: Weights, data: Data, seed: int, watch: Watch) 
             raise ArithmeticError("The fit diverged: lower learning_rate.")
         history.append({"x": float(epoch + 1), "seconds": time.perf_counter() - begin, **seen})
         watch(seen["bound"])
-    found = Weights(mean.detach(), torch.nn.functional.softplus(raw.detach()))
+    found = Weights(mean.detach(), torch.nn.functional.softplus(raw.detach())).to(torch.device("cpu"))
     return Fitted(found, {}, tuple(history))
 
 
 def _batches(size: int, batch: int, generator: torch.Generator) -> Iterator[Tensor]:
-    yield from torch.randperm(size, generator=generator).split(batch)
+    yield from torch.randperm(size, generator=generator, device=generator.device).split(batch)
 
 
 def bounded_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -157,12 +163,13 @@ def bounded_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 def problem(spec: Spec, weights: Weights, data: Data) -> Problem:
     """Draws only: fresh weights for every datum and sample, or one draw for all data."""
-    images = data.digest["images"]
+    images, device = data.digest["images"], data.labels.device
+    weights = weights.to(device)
     held: list[StochasticClassifier] = []
 
     def classifier() -> StochasticClassifier:
         if not held:
-            held.append(StochasticClassifier(data.network.model()))
+            held.append(StochasticClassifier(data.network.model().to(device)))
         return held[0]
 
     def draw(part: slice, num_samples: int, generator: torch.Generator) -> Tensor:

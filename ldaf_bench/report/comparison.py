@@ -77,13 +77,14 @@ def comparison(results: pd.DataFrame) -> tuple[pd.DataFrame, Held]:
     for column, (what, classifiers) in MEASURED.items():
         found = over_seeds(_looked_up(rows, column, classifiers), identity, column)
         parts.append(found.assign(_what=what, classifier="", bound="", certified=False, _standing=""))
-    for classifier in in_order("classifier", rows["classifier"]):
-        about = rows[rows["classifier"].eq(classifier)]
+    paid = ["classifier", "bound", "epsilon", "total", *PRICE, "certified"]
+    found = over_seeds(rows, [*identity, *paid], "value")
+    found = found.assign(_standing=standing(found, found["_seeds"]))
+    for classifier in in_order("classifier", found["classifier"]):
+        about = found[found["classifier"].eq(classifier)]
         for bound in in_order("bound", about["bound"]):
-            paid = ["classifier", "bound", "epsilon", "total", *PRICE, "certified"]
-            found = over_seeds(about[about["bound"].eq(bound)], [*identity, *paid], "value")
-            found = found.assign(_standing=standing(found, found["_seeds"]))
-            parts.append(found.assign(_what=f"{WHO.get(classifier, label(classifier))}: {label(bound)}"))
+            what = f"{WHO.get(classifier, label(classifier))}: {label(bound)}"
+            parts.append(about[about["bound"].eq(bound)].assign(_what=what))
     whole = pd.concat([part for part in parts if not part.empty], ignore_index=True)
     whole = whole.assign(total=whole["total"].round(12) if "total" in whole else math.nan)
     places = {"_what": list(whole["_what"].unique()), "_arm": list(rows["_arm"].unique())}

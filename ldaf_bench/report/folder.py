@@ -23,6 +23,14 @@ from ldaf_bench.report.tables import TABLES, Table
 
 DPI = 200
 """A thousand pixels across, sharp on a phone and on paper."""
+PAGE = "report.html"
+IMAGES, TEXTS = ("png", "pdf"), (("md", to_markdown), ("tex", to_latex))
+REPORT_FILES = [
+    *(f"figures/{name}.{kind}" for name in FIGURES for kind in IMAGES),
+    *(f"tables/{name}.{kind}" for name in TABLES for kind, _ in TEXTS),
+    PAGE,
+]
+"""All that a report may write; what it has no data for is not there."""
 
 
 def report(folders: Sequence[Path], out: Path) -> Path:
@@ -36,7 +44,7 @@ def report(folders: Sequence[Path], out: Path) -> Path:
     try:
         pictures = _figures(records, out / "figures")
         tables = _tables(records, out / "tables")
-        path = out / "report.html"
+        path = out / PAGE
         _write(path, page(records, pictures, tables).encode())
     except OSError as error:
         raise ReportError(
@@ -50,7 +58,7 @@ def _figures(records: Records, folder: Path) -> list[Picture]:
     single = len(done(records.results)[SEEDS].drop_duplicates()) == 1
     for name, entry in FIGURES.items():
         figure = entry.plot(records)
-        paths = {kind: folder / f"{name}.{kind}" for kind in ("png", "pdf")}
+        paths = {kind: folder / f"{name}.{kind}" for kind in IMAGES}
         if figure is None:
             for path in paths.values():
                 path.unlink(missing_ok=True)
@@ -83,7 +91,7 @@ def _tables(records: Records, folder: Path) -> dict[str, Table]:
     tables = {}
     for name, make in TABLES.items():
         table = make(records)
-        for kind, convert in (("md", to_markdown), ("tex", to_latex)):
+        for kind, convert in TEXTS:
             path = folder / f"{name}.{kind}"
             if table is None:
                 path.unlink(missing_ok=True)

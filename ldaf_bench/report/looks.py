@@ -1,4 +1,4 @@
-"""What the ledger says in seal.json: how often a certificate part has been looked at, beside what the plan paid for."""
+"""What seal.json says: how often a certificate part has been looked at, beside what the plan paid for; and retries."""
 
 from __future__ import annotations
 
@@ -24,6 +24,21 @@ def looks_sentences(records: Records) -> list[str]:
     return list(dict.fromkeys(sentence for seal in records.seals for sentence in _sentences(seal, records)))
 
 
+RETRIES = {"networks": "training", "posteriors": "posterior", "store": "call to the store"}
+"""What a run counts as begun again, and what one of it is called."""
+
+
+def retry_sentences(records: Records) -> list[str]:
+    """What was lost and begun again while the results were made; nothing if nothing was."""
+    counts = [_counts(seal.content.get("retries"), RETRIES) for seal in records.seals if isinstance(seal.content, dict)]
+    some = [", ".join(word for word in found.values() if not word.startswith("0 ")) for found in counts]
+    return [
+        f"Begun again because a process, a machine or the store was away: {words}. No number depends on it."
+        for words in some
+        if words
+    ]
+
+
 def _sentences(seal: Document, records: Records) -> list[str]:
     content = seal.content if isinstance(seal.content, dict) else {}
     parts = content.get("looks")
@@ -43,14 +58,19 @@ def _sentences(seal: Document, records: Records) -> list[str]:
     )
 
 
-def _counts(found: Any) -> dict[str, str]:
+def _counts(found: Any, words: Mapping[str, str] = COUNTS) -> dict[str, str]:
     """The counts of one part in words; empty if they are no counts."""
     if not isinstance(found, Mapping):
         return {}
-    numbers = {name: found.get(name) for name in COUNTS}
+    numbers = {name: found.get(name) for name in words}
     if not all(type(value) is int and 0 <= value <= LARGEST for value in numbers.values()):
         return {}
-    return {name: f"{value} {COUNTS[name]}{'' if value == 1 else 's'}" for name, value in numbers.items()}
+    return {name: f"{value} {_plural(words[name], value)}" for name, value in numbers.items()}
+
+
+def _plural(word: str, count: int | None) -> str:
+    first, space, rest = word.partition(" to ")
+    return word if count == 1 else f"{first}s{space}{rest}"
 
 
 def paid_for(rows: pd.DataFrame) -> str:
@@ -60,4 +80,4 @@ def paid_for(rows: pd.DataFrame) -> str:
     events, integrations = (int(rows[name].fillna(1).max()) for name in ("num_events", "num_integrations"))
     if max(events, integrations) == 1:
         return "for one look and for no choice (K = 1, J = 1)"
-    return f"for one look and for a choice among K = {events} events and J = {integrations} integrations"
+    return f"for one look and for a choice among K = {events} events and J = {integrations} guarantees of integrations"

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from ldaf_bench import __version__
 from ldaf_bench.report.comparison import headlines
 from ldaf_bench.report.grouping import applies, below_test, done, failed, with_test
-from ldaf_bench.report.looks import looks_sentences
+from ldaf_bench.report.looks import looks_sentences, retry_sentences
 from ldaf_bench.report.names import heading, label, probability, text
 from ldaf_bench.report.records import Records
 from ldaf_bench.report.selection import best_sentences
@@ -95,7 +95,7 @@ def page(records: Records, pictures: Sequence[Picture], tables: Mapping[str, Tab
         num_broken=len(below_test(with_test(records.results))),
         headlines=[_with_code(sentence) for sentence in headlines(records.results)],
         best=[_with_code(sentence) for sentence in best_sentences(records.results)],
-        looks=looks_sentences(records),
+        looks=looks_sentences(records) + retry_sentences(records),
         pictures=pictures,
         tables=tables,
         most_rows=MOST_ROWS,

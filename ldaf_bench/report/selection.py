@@ -17,12 +17,12 @@ def best_certificate(frame: pd.DataFrame) -> pd.Series:
     r"""The certified row of the smallest value; a `ValueError` with a sentence if nobody may name it.
 
     A best of several certificates holds only if each was evaluated at ε/K and δ′/J, where K counts the events and J the
-    integrations that could have been picked. What could have been picked is what the plan asked for, and a search or a
-    failure leaves fewer rows than that: so all rows have to be of one plan, which counted before it ran, and carry the
-    one K and J that it paid. They must cover the events (those of failed priors too) and the integrations that are
-    compared here. An event counts once for each prior that it is about: posteriors of one prior share it. Rows that are
-    not certified are no candidates, and so cost nothing. All rows have to be of one data set, one ε, and either about
-    stochastic classifiers or about mean classifiers.
+    guarantees of integrations that could have been picked. What could have been picked is what the plan asked for, and
+    a search or a failure leaves fewer rows than that: so all rows have to be of one plan, which counted before it ran,
+    and carry the one K and J that it paid. They must cover the events (those of failed priors too) and the integrations
+    that are compared here. An event counts once for each prior that it is about: posteriors of one prior share it. Rows
+    that are not certified are no candidates, and so cost nothing. All rows have to be of one data set, one ε, and
+    either about stochastic classifiers or about mean classifiers.
     """
     rows = done(frame)
     rows = rows[rows["certified"].eq(True)]
@@ -51,8 +51,10 @@ def best_certificate(frame: pd.DataFrame) -> pd.Series:
     _refuse_unpaid(len(pairs), rows["num_events"].min(), "events", "ε")
     by_chance = rows[rows["delta"].gt(0)]
     if not by_chance.empty:
-        # An integration counts once, whatever the number of bounds that were evaluated on it.
-        _refuse_unpaid(by_chance["integration"].nunique(), rows["num_integrations"].min(), "integrations", "δ′")
+        # An integration counts once for all bounds on its risk, and once more for those on its excess.
+        guarantees = by_chance.assign(_of_risk=by_chance["risk_upper"].notna())[["integration", "_of_risk"]]
+        paid = rows["num_integrations"].min()
+        _refuse_unpaid(len(guarantees.drop_duplicates()), paid, "guarantees of integrations", "δ′")
     # Equal values: the first by name, so that the order of the rows does not matter.
     return rows.sort_values(["value", "integration", "bound"], kind="stable").iloc[0]
 
@@ -99,7 +101,7 @@ def _sentence(best: pd.Series, group: pd.DataFrame) -> str:
     what = "".join(f", {heading(name)} {setting(name, value)}" for name, value in values.items() if value != "")
     # An integration without chance spends no δ′, but was chosen among others that do.
     delta = group[group["certified"].eq(True)]["delta"].max()
-    chance = "" if pd.isna(delta) else f" and δ′ = {label(delta)} by J = {label(best['num_integrations'])} integrations"
+    chance = "" if pd.isna(delta) else f" and δ′ = {label(delta)} by J = {label(best['num_integrations'])} guarantees"
     who = WHO.get(best["classifier"], label(best["classifier"]))
     return (
         f"the best certificate is {percent(best['value'], up=True)} % and may fail with probability "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ from ldaf_bench.store.posteriors import (
     posterior_path,
     search_path,
 )
+from ldaf_bench.store.store import Store, load_from
 from ldaf_bench.theory.integrate import INTEGRATORS, Integration
 
 
@@ -52,7 +54,6 @@ class Tables(NamedTuple):
 
 
 TABLE_FILES = [f"{name}.parquet" for name in Tables._fields]
-RESULTS_FILE = TABLE_FILES[0]
 
 
 class Sources(NamedTuple):
@@ -75,7 +76,7 @@ class Sources(NamedTuple):
         return fingerprint([None if part is None else part.record["files"] for part in self[1:]])
 
 
-def collect(plan: Plan, store: Path, sources: Mapping[DigestOf, Sources], failures: Mapping[str, str]) -> Tables:
+def collect(plan: Plan, store: Store, sources: Mapping[DigestOf, Sources], failures: Mapping[str, str]) -> Tables:
     """All tables, in the plan's order. `failures` says of an integration or a mean classifier why it is not there."""
     posteriors = Posteriors(store, sources)
     wanted = wanted_integrations(plan, store)
@@ -101,18 +102,18 @@ def collect(plan: Plan, store: Path, sources: Mapping[DigestOf, Sources], failur
     )
 
 
-def wanted_integrations(plan: Plan, store: Path) -> tuple[PlannedIntegration, ...]:
+def wanted_integrations(plan: Plan, store: Store) -> tuple[PlannedIntegration, ...]:
     """All integrations but those that a search did not try; these are paid for like all others."""
     if plan.suite.search is None:
         return plan.integrations
-    tried = load_search(search_path(store, plan.identity))
+    tried = load_from(store, load_search, search_path(plan.identity))
     return tuple(planned for planned in plan.integrations if planned.posterior.identity in tried)
 
 
 class Posteriors:
     """Posteriors by their names, each read once, and what is known of their digests."""
 
-    def __init__(self, store: Path, sources: Mapping[DigestOf, Sources]) -> None:
+    def __init__(self, store: Store, sources: Mapping[DigestOf, Sources]) -> None:
         self.store, self.sources = store, sources
         self.content = {digest: found.content for digest, found in sources.items()}
         self.measured = {digest: _measured(found) for digest, found in sources.items()}
@@ -124,8 +125,8 @@ class Posteriors:
         if planned.identity not in self._read:
             restore = planned.digest.entry.restore
             assert restore is not None
-            path = posterior_path(self.store, planned.identity)
-            self._read[planned.identity] = load_posterior(path, self.content[planned.digest], restore)
+            load = partial(load_posterior, source=self.content[planned.digest], restore=restore)
+            self._read[planned.identity] = load_from(self.store, load, posterior_path(planned.identity))
         return self._read[planned.identity]
 
 
@@ -200,11 +201,12 @@ def _mean(sources: Sources, mistakes: torch.Tensor | None, base: Mapping[str, An
 
 
 def _integrated(
-    planned: PlannedIntegration, store: Path, posteriors: Posteriors, base: Mapping[str, Any]
+    planned: PlannedIntegration, store: Store, posteriors: Posteriors, base: Mapping[str, Any]
 ) -> Certifiable:
     digest = planned.posterior.digest
     posterior = posteriors.get(planned.posterior)
-    integration, record = load_integration(integration_path(store, planned.identity), posteriors.content[digest])
+    load = partial(load_integration, source=posteriors.content[digest])
+    integration, record = load_from(store, load, integration_path(planned.identity))
     if record["posterior"] != posterior.hash:
         raise ArtifactError(f"Integration {planned.identity} is of another posterior: run the suite again.")
     columns = {
@@ -231,19 +233,19 @@ def _provenance(versions: Mapping[str, str], finished: str) -> dict[str, Any]:
 
 
 def _curves(
-    plan: Plan, kept: Iterable[PlannedPosterior], store: Path, posteriors: Posteriors
+    plan: Plan, kept: Iterable[PlannedPosterior], store: Store, posteriors: Posteriors
 ) -> Iterator[dict[str, Any]]:
     suite = plan.suite.suite
     networks = {found.network.identity: found.network for found in posteriors.sources.values()}
-    for identity, network in networks.items():
+    for identity in (one.identity for one in plan.networks if one.identity in networks):  # they arrive in any order
         elapsed = 0.0
         base = {"suite": suite, "network": identity, "posterior": "", "kind": "training"}
-        for row in network.record["training"]["curve"]:
+        for row in networks[identity].record["training"]["curve"]:
             elapsed += row["seconds"]
             for series in ("loss", "accuracy", "images_per_second"):
                 yield {**base, "series": series, "x": row["epoch"] + 1.0, "y": float(row[series]), "seconds": elapsed}
     for planned in kept:
-        if planned.digest not in posteriors.sources or not posterior_path(store, planned.identity).exists():
+        if planned.digest not in posteriors.sources or not store.exists(posterior_path(planned.identity)):
             continue
         base = {"suite": suite, "network": planned.digest.network, "posterior": planned.identity}
         for step in posteriors.get(planned).history:
@@ -251,6 +253,6 @@ def _curves(
                 point = {"x": step["x"], "y": float(step[series]), "seconds": step["seconds"]}
                 yield {**base, "kind": "fit", "series": series, **point}
         name = plan.convergence_of(planned)
-        if name is not None and (path := convergence_path(store, name)).exists():
-            for row in load_convergence(path, posteriors.content[planned.digest]):
+        if name is not None and store.exists(key := convergence_path(name)):
+            for row in load_from(store, partial(load_convergence, source=posteriors.content[planned.digest]), key):
                 yield {**base, "kind": "integration", **row}

@@ -107,7 +107,7 @@ CERTIFICATE = (
     Column("total", float, "ε + δ′: how often the certificate may fail; null if nothing is certified", "may fail"),
     Column("num_events", int, "K: events among which the best may be picked; the bound is evaluated at ε/K", "K"),
     Column(
-        "num_integrations", int, "J: integrations among which the best may be picked; each is charged at δ′/J", "J"
+        "num_integrations", int, "J: guarantees of integrations among which the best may be picked, each at δ′/J", "J"
     ),
     Column("value", float, "the certificate: the true risk is at most this; 1 at most", "certificate", PERCENT),
     Column(
@@ -122,7 +122,8 @@ COST = (
     Column("fit_seconds", float, "making the prior and fitting the posterior", "fit", SECONDS),
     Column("integrate_seconds", float, "this integration", "integrate", SECONDS),
     Column("peak_bytes", int, "peak memory so far of the process that integrated, which ran others before"),
-    Column("device", str, "cpu or cuda"),
+    Column("device", str, "where the network was trained: cpu or cuda"),
+    Column("integrate_device", str, "where the posterior was fitted and integrated: cpu or cuda"),
     Column("workers", int, "workers that trained the network"),
 )
 PROVENANCE = (

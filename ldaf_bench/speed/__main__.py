@@ -26,11 +26,12 @@ from ldaf_bench import __version__
 from ldaf_bench.artifacts import whole_file
 from ldaf_bench.speed.draws import draws
 from ldaf_bench.speed.measure import QUICK, Row, Sizes, growth, memory, ratios, slopes
+from ldaf_bench.speed.scale import scale, side_by_side
 from ldaf_bench.speed.sweep import overhead
 from ldaf_bench.speed.training import training
 
 # With Ray last: for a while after a Ray of our own has ended, its processes are still busy ending.
-PARTS = {ratios: 2, memory: 1, growth: 2, draws: 1, overhead: 1, training: 5}
+PARTS = {ratios: 2, memory: 1, growth: 2, draws: 1, overhead: 1, side_by_side: 1, training: 5, scale: 15}
 """What is measured, and about how many minutes it takes."""
 
 

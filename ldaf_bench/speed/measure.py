@@ -64,13 +64,18 @@ class Sizes:
     large_batch: int = 128
     sweep_posteriors: tuple[int, int] = (10, 60)
     """Of a short and a long sweep."""
+    light_epochs: int = 200
+    """Of small networks that are trained side by side."""
+    light_networks: int = 50
+    light_posteriors: tuple[int, ...] = (2, 20, 200)
+    """Of each of these networks, in one run after the other."""
 
 
 QUICK = Sizes(
     num_nodes=5, num_classes=4, num_data=60, mc_points=200, stored_points=200, fit_points=64, qmc_points=(64, 128),
     reference_points=1024, seeds=4, memory_points=(64,), nodes=(2, 4), classes=(3, 5), data=(20, 40), points=(32, 64),
     corner=(6, 6, 4), images=(1, 8, 8), network="tinynet", batch=32, steps=4, large_network="tinynet", large_batch=8,
-    sweep_posteriors=(1, 3),
+    sweep_posteriors=(1, 3), light_networks=2, light_posteriors=(2, 3), light_epochs=2,
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What a posterior of a sweep costs beyond its own computing: Ray Tune, processes, the writer."""
+"""What a posterior of a sweep costs beyond its own computing: tasks, processes, the writer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rich.console import Console
 
 from ldaf_bench.data.splits import Seen
 from ldaf_bench.methods.gaussian import GaussianPrior
@@ -22,11 +21,13 @@ from ldaf_bench.plan import DigestOf, PlannedIntegration, PlannedPosterior
 from ldaf_bench.speed.cases import make_case
 from ldaf_bench.speed.measure import Row, Sizes
 from ldaf_bench.speed.training import config_of
+from ldaf_bench.stages.desk import open_desk
 from ldaf_bench.stages.fit import fit_posterior, integrate_posterior
+from ldaf_bench.stages.posteriors import Job, Shared, Sweep, share, share_network
 from ldaf_bench.stages.session import ray_session
-from ldaf_bench.stages.sweep import Job, Shared, share, share_network, sweep
 from ldaf_bench.store.digests import Digested
 from ldaf_bench.store.posteriors import save_integration, save_posterior
+from ldaf_bench.store.store import open_store
 from ldaf_bench.suite import PosteriorResources
 from ldaf_bench.theory.integrate.sampling import MC
 
@@ -54,7 +55,7 @@ def small_jobs(count: int) -> list[Job]:
 def plain_seconds(jobs: Sequence[Job], data: Data) -> float:
     """All of it in this process, one after the other, written as well."""
     with tempfile.TemporaryDirectory() as folder:
-        begin, store = time.perf_counter(), Path(folder)
+        begin, store = time.perf_counter(), open_store(folder)
         for job in jobs:
             posterior = fit_posterior(job.posterior, data, data)
             save_posterior(store, job.posterior.identity, job.posterior.determines, job.source, posterior)
@@ -66,14 +67,18 @@ def plain_seconds(jobs: Sequence[Job], data: Data) -> float:
 
 def sweep_seconds(jobs: Sequence[Job], data: Data) -> float:
     """The same as a sweep of one process at a time, with its start and its end."""
-    reference = share(Digested(Path(), data.digest, data.labels, {}))
-    shared = {DIGEST: Shared(reference, reference, None, share_network(data.network))}
-    with tempfile.TemporaryDirectory() as store:
+    digest = Digested(Path(), data.digest, data.labels, {})
+    reference = share(digest)
+    shared = Shared(reference, reference, None, share_network(data.network))
+    with tempfile.TemporaryDirectory() as store, open_desk(open_store(store)) as desk:
         begin = time.perf_counter()
-        failures = sweep(jobs, shared, Path(store), PosteriorResources(at_once=1), Console(quiet=True))
+        sweep = Sweep(desk, PosteriorResources(at_once=1))
+        sweep.add(jobs, lambda one: shared, lambda one: digest.num_bytes)
+        while not sweep.idle:
+            sweep.step(1.0)
         seconds = time.perf_counter() - begin
-    if failures:
-        raise RuntimeError(f"A posterior of the speed test failed: {failures[0].message}")
+    if sweep.failures:
+        raise RuntimeError(f"A posterior of the speed test failed: {sweep.failures[0][1]}")
     return seconds
 
 

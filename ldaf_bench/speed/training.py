@@ -8,11 +8,9 @@ import statistics
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import torch
-from rich.console import Console
 from torch import nn
 
 from ldaf_bench.data.augment import Batches
@@ -22,9 +20,11 @@ from ldaf_bench.models.network import NetworkConfig, build
 from ldaf_bench.models.training import Training
 from ldaf_bench.resources import Resources
 from ldaf_bench.speed.measure import Row, Sizes, Stopwatch
+from ldaf_bench.stages.desk import open_desk
 from ldaf_bench.stages.session import ray_session
 from ldaf_bench.stages.train import train
 from ldaf_bench.store.networks import load_network, network_id, network_path
+from ldaf_bench.store.store import load_from, open_store
 
 EPOCHS = 2
 """One to warm up, one to measure."""
@@ -78,9 +78,11 @@ def ray_seconds(sizes: Sizes, config: NetworkConfig, resources: Resources) -> fl
     """Seconds per step of the same steps on Ray Train, once started."""
     dataset = data_of(sizes, config.recipe.batch_size, sizes.steps)
     with tempfile.TemporaryDirectory() as store:
-        train(config, dataset, Path(store), resources, Console(quiet=True))
+        place = open_store(store)
+        with open_desk(place) as desk:
+            train(config, dataset, place, resources, desk)
         identity = network_id(config, config.splits(dataset).hash("prior"))
-        record = load_network(network_path(Path(store), identity)).record["training"]
+        record = load_from(place, load_network, network_path(identity)).record["training"]
     return float(record["curve"][-1]["seconds"]) * EPOCHS / int(record["steps"])
 
 

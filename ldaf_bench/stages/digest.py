@@ -5,15 +5,13 @@ The network sees every datum once: BatchNorm in eval mode, no augmentation, floa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Generator
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
 import ray
 import torch
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor
 
 from ldaf_bench.data.dataset import Dataset
@@ -27,6 +25,7 @@ from ldaf_bench.resources import Resources
 from ldaf_bench.sections import Spec
 from ldaf_bench.stages.session import device_of, fitted
 from ldaf_bench.store.digests import chosen, digest_key, save_digest
+from ldaf_bench.store.store import Store
 from ldaf_bench.theory.arguments import require_finite
 
 SHARD = 500
@@ -38,22 +37,24 @@ def digest(
     network: Network,
     dataset: Dataset,
     part: Part,
-    store: Path,
+    store: Store,
     resources: Resources,
-    console: Console,
     at_most: int | None = None,
+    show: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
     """Make the digest of one part of the data and store it; of at most so many points, spread over the part.
 
-    Refuses, with a `LeakError`, a network that saw a certificate or test point.
+    Refuses, with a `LeakError`, a network that saw a certificate or test point. `show` gets the shards that are done,
+    and all.
     """
     splits = network.config.splits(dataset)
     require_unseen(network.seen, splits)
     indices = chosen(splits, part, at_most)
     key = digest_key(network, splits, planned.method, planned.spec, part, at_most)
     job = _Job(network, planned.method, planned.digest_spec, fitted(resources))
-    shards = _shards(job, dataset, indices, f"{planned.method}: digest of the {part} part", console)
-    save_digest(store, key, dataset, indices, shards)
+    # Closed here: what is under way is cancelled while there is a Ray to cancel it.
+    with closing(_shards(job, dataset, indices, show)) as shards:
+        save_digest(store, key, dataset, indices, shards)
 
 
 def digest_images(method: Method, spec: Spec, model: Classifier, images: Tensor) -> dict[str, Tensor]:
@@ -77,8 +78,8 @@ class _Job(NamedTuple):
 
 
 def _shards(
-    job: _Job, dataset: Dataset, indices: Indices, title: str, console: Console
-) -> Iterator[tuple[int, dict[str, Any]]]:
+    job: _Job, dataset: Dataset, indices: Indices, show: Callable[[int, int], None]
+) -> Generator[tuple[int, dict[str, Any]]]:
     """(first place, arrays) of every shard as it is done; never more shards under way than twice the workers."""
     held, resources = ray.put(job), job.resources
     task = _digest_shard.options(num_cpus=resources.cpus_per_worker, num_gpus=resources.gpus_per_worker)
@@ -95,7 +96,8 @@ def _shards(
     try:
         for _ in range(2 * resources.workers):
             start()
-        for _ in track(begins, title, console=console, transient=True, disable=not console.is_terminal):
+        for number in range(len(begins)):
+            show(number, len(begins))
             (done,), _rest = ray.wait(list(running), num_returns=1)
             yield running.pop(done), ray.get(done)
             start()
@@ -107,7 +109,7 @@ def _shards(
 @ray.remote(max_retries=3)
 def _digest_shard(job: _Job, images: np.ndarray[Any, np.dtype[np.uint8]]) -> dict[str, Any]:
     """The digest of one shard, in a worker."""
-    device = device_of(job.resources)
+    device = device_of(job.resources.cpus_per_worker, job.resources.gpus_per_worker)
     batch = torch.from_numpy(images.copy()).to(device)
     tensors = digest_images(METHODS[job.method], job.spec, job.network.model().to(device), batch)
     return {name: value.cpu().numpy() for name, value in tensors.items()}

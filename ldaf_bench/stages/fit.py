@@ -91,7 +91,8 @@ def integrate_posterior(
     integrals = problem_of(planned.posterior, posterior.distribution, certificate)
     points = planned.num_points or 1
     found = integrate(planned.integrator, integrals, num_points=points, seed=planned.posterior.seed)
-    return found, {"integrate_seconds": time.perf_counter() - begin, "peak_bytes": peak_bytes()}
+    about = {"integrate_seconds": time.perf_counter() - begin, "peak_bytes": peak_bytes()}
+    return found.cpu(), {**about, "integrate_device": certificate.labels.device.type}
 
 
 def convergence(

@@ -1,139 +1,158 @@
-"""Progress: a bar on a terminal, plain lines elsewhere. Workers post to a small actor, the driver looks at it."""
+"""Progress: a bar for each thing under way on a terminal, plain lines elsewhere. Safe to use from several threads.
+
+Workers post words to the desk; the driver's thread that waits for them reads them there.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import ray
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from ldaf_bench.messages import duration, say
+from ldaf_bench.stages.desk import Word
+from ldaf_bench.stages.session import nodes_that_leave
 
 POLL_SECONDS = 0.5
 LINE_SECONDS = 60
-"""Where there is no terminal, a long training says this often how far it is, also within an epoch."""
+"""Where there is no terminal, a long training says this often how far it is."""
 Result = TypeVar("Result")
 
 
-@ray.remote(num_cpus=0)
-class Board:
-    """The latest word of a run."""
+class View:
+    """Rows with bars while it is entered, on a terminal."""
 
-    def __init__(self) -> None:
-        self.word: dict[str, Any] = {}
-
-    def post(self, word: dict[str, Any]) -> None:
-        """Replace it."""
-        self.word = word
-
-    def read(self) -> dict[str, Any]:
-        """What was posted last."""
-        return self.word
-
-
-def duration(seconds: float) -> str:
-    """1:02:03, or 2:03."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-class View(ABC):
-    """A bar while it is entered, on a terminal."""
-
-    def __init__(self, console: Console, what: str, *columns: ProgressColumn, **fields: Any) -> None:
+    def __init__(self, console: Console) -> None:
         self.console = console
-        first = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        self.bar = Progress(*first, *columns, console=console, transient=True)
-        self.task = self.bar.add_task(what, total=None, **fields)
+        columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn())
+        last = (TextColumn("{task.fields[says]}"), TimeElapsedColumn())
+        self.bars = Progress(*columns, *last, console=console, transient=True)
+        self.rows: dict[str, TaskID] = {}
+        self.lock = threading.RLock()
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
-            self.bar.start()
+            self.bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.console.is_terminal:
-            self.bar.stop()
+            self.bars.stop()
 
-    @abstractmethod
-    def show(self, word: dict[str, Any]) -> None:
-        """Move the bar to where the word says."""
+    def move(self, row: str, done: int, total: int | None, says: str = "") -> None:
+        """Move the row's bar; a row that is not there begins."""
+        with self.lock:
+            if row not in self.rows:
+                self.rows[row] = self.bars.add_task(row, total=total, says=says)
+            self.bars.update(self.rows[row], completed=done, total=total, says=says)
+
+    def drop(self, row: str) -> None:
+        """End a row."""
+        with self.lock:
+            if row in self.rows:
+                self.bars.remove_task(self.rows.pop(row))
+
+    def say(self, sentence: str) -> None:
+        """A line of its own, above the bars."""
+        with self.lock:
+            say(self.console, sentence)
 
 
-class TrainingView(View):
-    """Shows the words that `stages.train` posts."""
+class _Pace(NamedTuple):
+    """How far a network is: images that are left, and images per second."""
 
-    def __init__(self, console: Console) -> None:
-        columns = (TextColumn("{task.fields[says]}"), TimeElapsedColumn(), TextColumn("ETA {task.fields[eta]}"))
-        super().__init__(console, "waiting for workers", *columns, says="", eta="?")
-        self.shown, self.last_line = -1, time.monotonic()
+    left: float
+    rate: float
 
-    def show(self, word: dict[str, Any]) -> None:
-        """Move the bar; print a line for every epoch that ended since the last word, or that takes long."""
+
+class TrainingView:
+    """The networks of a plan: a row for each that is under way, and one for all with the time that is left."""
+
+    def __init__(self, view: View, num_networks: int, to_train: Mapping[int, int]) -> None:
+        self.view, self.num_networks = view, num_networks
+        self.paces = {number: _Pace(images, 0.0) for number, images in to_train.items()}
+        """Of every network that is not trained yet, by its number; at first the images that it will see."""
+        self.trained = num_networks - len(to_train)
+        self.last_line: dict[int, float] = {}
+
+    def show(self, number: int, word: Word) -> None:
+        """What the workers of a network posted last."""
+        with self.view.lock:
+            self._show(number, word)
+
+    def _show(self, number: int, word: Word) -> None:
         if "step" not in word:
             return
-        rate, batch = word["images_per_second"], word["batch_size"]
-        eta = duration((word["num_steps"] - word["step"]) * batch / rate) if rate else "?"
-        running = word["curve"][-1] if word["curve"] else {"epoch": 0, "loss": 0.0, "accuracy": 0.0}
-        self.bar.update(
-            self.task,
-            description=f"epoch {running['epoch'] + 1}/{word['epochs']}",
-            total=word["num_steps"],
-            completed=word["step"],
-            says=f"loss {running['loss']:.3f}  accuracy {running['accuracy']:.1%}  {rate:.0f} images/s",
-            eta=eta,
-        )
-        if not self.console.is_terminal and time.monotonic() - self.last_line >= LINE_SECONDS:
-            self.last_line = time.monotonic()
-            place = f"epoch {running['epoch'] + 1:3}/{word['epochs']}  {word['step'] / word['num_steps']:4.0%} done"
-            self.console.print(f"{place}  {rate:6.0f} images/s  ETA {eta}", highlight=False)
-        for row in word["curve"]:
-            if row["epoch"] > self.shown and row["whole"]:
-                self.shown, self.last_line = row["epoch"], time.monotonic()
-                # The bar redraws itself below what is printed above it.
-                self.console.print(
-                    f"epoch {row['epoch'] + 1:3}/{word['epochs']}  loss {row['loss']:.3f}  accuracy "
-                    f"{row['accuracy']:6.1%}  {row['images_per_second']:6.0f} images/s  {duration(row['seconds'])}",
-                    highlight=False,
-                )
+        rate, row = word["images_per_second"], word["curve"][-1]
+        left = (word["num_steps"] - word["step"]) * word["batch_size"]
+        self.paces[number] = _Pace(left, rate)
+        place = f"network {number}/{self.num_networks}, epoch {row['epoch'] + 1}/{word['epochs']}"
+        says = f"loss {row['loss']:.3f}  accuracy {row['accuracy']:.1%}  {rate:.0f} images/s"
+        eta = f"ETA {duration(left / rate)}" if rate else "ETA ?"
+        self.view.move(f"network {number}", word["step"], word["num_steps"], f"{place}  {says}  {eta}")
+        self.view.move("networks", self.trained, self.num_networks, f"ETA {self.eta}")
+        now = time.monotonic()
+        if not self.view.console.is_terminal and now - self.last_line.setdefault(number, now) >= LINE_SECONDS:
+            self.last_line[number] = now
+            done = f"{word['step'] / word['num_steps']:4.0%} done"
+            self.view.say(f"{place}  {done}  {says}  {eta}, all networks {self.eta}")
+
+    @property
+    def eta(self) -> str:
+        """Until all networks are trained, at the speed of those that are trained now."""
+        rate = sum(pace.rate for pace in self.paces.values())
+        return duration(sum(pace.left for pace in self.paces.values()) / rate) if rate else "?"
+
+    def ended(self, number: int, curve: list[dict[str, Any]]) -> None:
+        """A network is trained: one line for all of its epochs."""
+        with self.view.lock:
+            self.dropped(number)
+            self.trained += 1
+            last, seconds = curve[-1], sum(row["seconds"] for row in curve)
+            epochs = f"{len(curve)} epoch{'s' if len(curve) != 1 else ''}"
+            self.view.say(
+                f"Network {number} of {self.num_networks} is trained: {epochs}, loss {last['loss']:.3f}, accuracy "
+                f"{last['accuracy']:.1%}, {last['images_per_second']:.0f} images/s, {duration(seconds)}."
+            )
+
+    def dropped(self, number: int) -> None:
+        """A network ended, one way or another."""
+        with self.view.lock:
+            self.paces.pop(number, None)
+            self.view.drop(f"network {number}")
+            if not self.paces:
+                self.view.drop("networks")
 
 
-class CountView(View):
-    """Shows how many of some things are done."""
+class CountView:
+    """How many of some things are done."""
 
-    def __init__(self, console: Console, what: str) -> None:
-        super().__init__(console, what, TimeElapsedColumn(), TimeRemainingColumn())
-        self.what, self.shown = what, 0
+    def __init__(self, view: View, what: str) -> None:
+        self.view, self.what, self.shown = view, what, 0
+        self.begun: float | None = None
 
-    def show(self, word: dict[str, Any]) -> None:
+    def show(self, done: int, total: int, failed: int = 0) -> None:
         """Move the bar; elsewhere, a line for every tenth of the work."""
-        done, total, failed = word["done"], word["total"], word["failed"]
-        says = self.what + (f" ({failed} failed)" if failed else "")
-        self.bar.update(self.task, description=says, total=total, completed=done)
-        if not self.console.is_terminal and done > self.shown and (done * 10 // total > self.shown * 10 // total):
-            self.console.print(f"{says}: {done} of {total}", markup=False, highlight=False)
+        says = f"({failed} failed)  " if failed else ""
+        self.begun = self.begun or time.monotonic()
+        eta = duration((time.monotonic() - self.begun) / done * (total - done)) if done else "?"
+        self.view.move(self.what, done, total, f"{says}ETA {eta}")
+        if not self.view.console.is_terminal and done > self.shown and done * 10 // total > self.shown * 10 // total:
+            self.view.say(f"{self.what}{f' ({failed} failed)' if failed else ''}: {done} of {total}  ETA {eta}")
             self.shown = done
 
 
-def follow(work: Callable[[], Result], board: Any, view: View) -> tuple[Result, dict[str, Any]]:
-    """The result of `work` and the last word on the board, which is looked at every half second meanwhile.
+def in_thread(work: Callable[[], Result]) -> Future[Result]:
+    """The result to come of `work`, which runs in a thread that ends with the process.
 
-    `work` runs in a thread of its own because Ctrl-C arrives in the main one, where Ray would answer it with exit
-    code 0.
+    Ctrl-C arrives in the main thread, where Ray would answer it with exit code 0.
     """
     future: Future[Result] = Future()
 
@@ -143,14 +162,26 @@ def follow(work: Callable[[], Result], board: Any, view: View) -> tuple[Result, 
         except BaseException as error:
             future.set_exception(error)
 
-    word: dict[str, Any] = {}
-    with view:
-        threading.Thread(target=run, daemon=True).start()
-        while True:
-            done = future.done()
-            with contextlib.suppress(ray.exceptions.RayError):  # a lost board costs the view, not the training
-                word = ray.get(board.read.remote(), timeout=10)
-                view.show(word)
-            if done:
-                return future.result(), word
-            wait([future], POLL_SECONDS)
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def follow(work: Callable[[], Result], desk: Any, run: str, show: Callable[[Word], None]) -> tuple[Result, Word]:
+    """The result of a training's work and its last word, which is asked for every half second meanwhile.
+
+    If a node of the cluster is about to leave, the workers are asked for a checkpoint.
+    """
+    word: Word = {}
+    leaving: set[str] = set()
+    future = in_thread(work)
+    while True:
+        done = future.done()
+        with contextlib.suppress(ray.exceptions.RayError):  # a lost desk costs the view, not the training
+            if new := nodes_that_leave() - leaving:
+                leaving |= new
+                desk.urge.remote(run)
+            word = ray.get(desk.read.remote(run), timeout=10)
+            show(word)
+        if done:
+            return future.result(), word
+        wait([future], POLL_SECONDS)

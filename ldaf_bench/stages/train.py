@@ -12,7 +12,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,23 +20,26 @@ import ray.train
 import ray.train.torch
 import torch
 from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchConfig, TorchTrainer
-from rich.console import Console
+from ray.train.torch import TorchTrainer
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ldaf_bench.artifacts import exclusive
+from ldaf_bench.artifacts import store_error
 from ldaf_bench.data.augment import Batches, check_batches
 from ldaf_bench.data.dataset import Dataset, Summary
 from ldaf_bench.data.splits import LeakError, Splits, received_hash, require_received
+from ldaf_bench.messages import clean_reason
 from ldaf_bench.models.backbones import BACKBONES
 from ldaf_bench.models.network import NetworkConfig, build
 from ldaf_bench.models.training import DivergenceError, Epoch, Training, weights_of
 from ldaf_bench.resources import Resources
-from ldaf_bench.stages.checkpoints import Checkpoint, Keeper, newest_checkpoint
-from ldaf_bench.stages.progress import Board, TrainingView, follow
-from ldaf_bench.stages.session import device_of, fitted, this_node, workers_have_cuda
+from ldaf_bench.stages.checkpoints import Checkpoint, newest_checkpoint, next_start
+from ldaf_bench.stages.desk import Word
+from ldaf_bench.stages.interface import OwnNetworkConfig
+from ldaf_bench.stages.progress import follow
+from ldaf_bench.stages.session import device_of, fitted, workers_have_cuda
 from ldaf_bench.store.networks import network_id, network_path, save_network
+from ldaf_bench.store.store import Store
 
 MAX_FAILURES = 3
 """Workers that may be lost between two starts of the driver."""
@@ -56,19 +58,20 @@ class ConfigError(Exception):
 def train_worker(job: dict[str, Any]) -> None:
     """What every worker of a group does on Ray Train."""
     context = ray.train.get_context()
-    device = device_of(Resources(**job["resources"]), ray.train.torch.get_device)
+    own = job["resources"]
+    device = device_of(own.cpus_per_worker, own.gpus_per_worker, ray.train.torch.get_device)
     train_as(job, context.get_world_rank(), context.get_world_size(), device)
 
 
 @ray.remote(max_retries=MAX_FAILURES)
 def train_alone(job: dict[str, Any]) -> None:
     """What a single worker does; Ray starts it again if its process is lost."""
-    train_as(job, 0, 1, device_of(Resources(**job["resources"])))
+    train_as(job, 0, 1, device_of(job["resources"].cpus_per_worker, job["resources"].gpus_per_worker))
 
 
 def train_as(job: dict[str, Any], worker: int, num_workers: int, device: torch.device) -> None:
     """Build, resume from the last checkpoint if there is one, train, take checkpoints."""
-    config, resources = NetworkConfig(**job["config"]), Resources(**job["resources"])
+    config, resources = NetworkConfig(**job["config"]), job["resources"]
     torch.backends.cudnn.deterministic = True
     # Copied, because arrays in the object store are read-only, which torch does not know of.
     images, labels = (torch.from_numpy(np.array(ray.get(job[key]))) for key in ("images", "labels"))
@@ -83,7 +86,7 @@ def train_as(job: dict[str, Any], worker: int, num_workers: int, device: torch.d
     model.to(device)
     training = Training(DistributedDataParallel(model) if num_workers > 1 else model, config.recipe, batches)
     starts: list[dict[str, Any]] = []
-    begun: Checkpoint | None = ray.get(job["keeper"].load.remote())
+    begun: Checkpoint | None = ray.get(job["desk"].newest_checkpoint.remote(job["run"]))
     if begun is not None:
         tensors, state = begun
         training.restore(tensors, state)
@@ -94,25 +97,34 @@ def train_as(job: dict[str, Any], worker: int, num_workers: int, device: torch.d
     starts.append({**start, "received": gathered(received, num_workers)})
 
     last_checkpoint = last_word = time.monotonic()
+    answer: Any = None
 
     def checkpoint_is_due() -> bool:
-        return worker == 0 and time.monotonic() - last_checkpoint >= resources.checkpoint_seconds
+        """By the clock, or because a node is about to leave: the desk says so when it is posted to."""
+        nonlocal answer
+        if worker != 0:
+            return False
+        urged = False
+        if answer is not None and ray.wait([answer], timeout=0)[0]:
+            urged, answer = ray.get(answer), None
+        return urged or time.monotonic() - last_checkpoint >= resources.checkpoint_seconds
 
     try:
         for due in training.run(checkpoint_is_due):
             if due or training.step == training.num_steps:
                 if worker == 0:  # the others wait for it in the next step
                     snapshot = training.snapshot()
-                    ray.get(job["keeper"].save.remote(snapshot.tensors, {**snapshot.state, "starts": starts}))
+                    state = {**snapshot.state, "starts": starts}
+                    ray.get(job["desk"].save_checkpoint.remote(job["start"], snapshot.tensors, state))
                 last_checkpoint = time.monotonic()
             ended = training.step % batches.steps == 0
             if worker == 0 and (ended or time.monotonic() - last_word >= WORD_SECONDS):
-                job["board"].post.remote(word_of(training))
+                answer = job["desk"].post.remote(job["run"], word_of(training))
                 last_word = time.monotonic()
     except DivergenceError as error:
         # Not raised: Ray would start again from the last checkpoint, only to come here again.
         if worker == 0:
-            ray.get(job["board"].post.remote({"diverged": str(error)}))
+            ray.get(job["desk"].post.remote(job["run"], {"diverged": str(error)}))
 
 
 def gathered(received: str, num_workers: int) -> list[str]:
@@ -174,28 +186,40 @@ def check(config: NetworkConfig, data: Summary, workers: int) -> None:
         raise ConfigError(why)
 
 
-def run_folder(store: Path, identity: str) -> Path:
-    """Where the checkpoints of a network are while it is trained."""
-    return (store / "training").resolve() / identity
+def run_folder(identity: str) -> str:
+    """The key under which the checkpoints of a network are while it is trained."""
+    return f"training/{identity}"
 
 
-def train(config: NetworkConfig, dataset: Dataset, store: Path, resources: Resources, console: Console) -> None:
-    """Train the network of this configuration and store it, from the last checkpoint if there is one."""
+def train(
+    config: NetworkConfig,
+    dataset: Dataset,
+    store: Store,
+    resources: Resources,
+    desk: Any,
+    show: Callable[[Word], None] = lambda word: None,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> None:
+    """Train the network of this configuration and store it, from the last checkpoint if there is one.
+
+    `show` gets the words that tell how far it is, `say` a sentence if another process is training it and we wait.
+    Several networks may be trained at a time, by threads.
+    """
     splits = config.splits(dataset)
     identity = network_id(config, splits.hash("prior"))
-    run = run_folder(store, identity)
-    with exclusive(run.with_suffix(".lock"), "Another process is training this network already"):
-        if not network_path(store, identity).exists():  # another process may just have finished it
+    run = run_folder(identity)
+    with store.lock(run, "Another process is training this network", say):
+        if not store.exists(network_path(identity)):  # another process may just have finished it
             check(config, dataset.summary, resources.workers)
             resources = fitted(resources)
-            tensors, state = _train_on_ray(config, dataset, splits, run, resources, console)
+            tensors, state = _train_on_ray(config, dataset, splits, store, resources, desk, show)
             try:
                 require_received(state["starts"], dataset, splits)
             except LeakError:
-                shutil.rmtree(run, ignore_errors=True)  # or the next start would load it again
+                store.remove(run)  # or the next start would load it again
                 raise
             save_network(store, config, dataset, *_outcome(tensors, state, resources))
-        shutil.rmtree(run, ignore_errors=True)
+        store.remove(run)
 
 
 def _outcome(
@@ -213,38 +237,43 @@ def _outcome(
 
 
 def _train_on_ray(
-    config: NetworkConfig, dataset: Dataset, splits: Splits, run: Path, resources: Resources, console: Console
+    config: NetworkConfig,
+    dataset: Dataset,
+    splits: Splits,
+    store: Store,
+    resources: Resources,
+    desk: Any,
+    show: Callable[[Word], None],
 ) -> Checkpoint:
     """The last checkpoint of a finished run, which resumes from the newest one there is."""
     num_steps = config.recipe.epochs * (len(splits.prior) // config.recipe.batch_size)
-    begun = newest_checkpoint(run)
+    run = run_folder(network_id(config, splits.hash("prior")))
+    begun = newest_checkpoint(store, run)
     if begun is not None and begun[1]["step"] == num_steps:
         return begun
-    keeper = Keeper.options(scheduling_strategy=this_node()).remote(str(run))  # type: ignore[attr-defined]
-    board = Board.remote()  # type: ignore[attr-defined]
     job = {
         "config": config.model_dump(mode="json"),
-        "resources": resources.model_dump(),
+        "resources": resources,
         "images": ray.put(dataset.images[splits.prior]),
         "labels": ray.put(dataset.labels[splits.prior]),
         "num_classes": dataset.num_classes,
-        "keeper": keeper,
-        "board": board,
+        "desk": desk,
+        "run": run,
+        "start": next_start(store, run),
     }
-    work = _alone(job, resources) if resources.workers == 1 else _group(job, resources, run.name)
+    work = _alone(job, resources) if resources.workers == 1 else _group(job, resources, run.replace("/", "-"))
     try:
-        _, word = follow(work, board, TrainingView(console))
-        ended: Checkpoint | None = ray.get(keeper.load.remote())
+        _, word = follow(work, desk, run, show)
     except (ray.train.TrainingFailedError, ray.exceptions.RayTaskError, ray.exceptions.WorkerCrashedError) as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise TrainingError(f"Training failed on Ray: {reason} Run the same command again to resume.") from error
-    finally:
-        if ray.is_initialized():
-            ray.kill(board)
-            ray.kill(keeper)
+        if (lost := store_error(error)) is not None:
+            raise lost from error
+        raise TrainingError(
+            f"Training failed on Ray ({clean_reason(error)}). Run the same command again to resume."
+        ) from error
     if "diverged" in word:
-        shutil.rmtree(run, ignore_errors=True)
+        store.remove(run)
         raise DivergenceError(word["diverged"])
+    ended = newest_checkpoint(store, run)
     if ended is None or ended[1]["step"] != num_steps:
         raise TrainingError("Training ended early. Run the same command again to resume.")
     return ended
@@ -264,7 +293,7 @@ def _group(job: dict[str, Any], resources: Resources, name: str) -> Callable[[],
     trainer = TorchTrainer(
         train_worker,
         train_loop_config=job,
-        torch_config=TorchConfig(backend="nccl" if nccl else "gloo"),
+        torch_config=OwnNetworkConfig(backend="nccl" if nccl else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=resources.workers,
             use_gpu=resources.gpus_per_worker > 0,

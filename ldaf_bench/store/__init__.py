@@ -1,1 +1,1 @@
-"""Artifacts by name: networks, digests, posteriors and integrations, each written whole or not at all."""
+"""Artifacts by name: networks, digests, posteriors and integrations, in a folder or at a URI, whole or not at all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,12 +14,13 @@ import numpy as np
 import torch
 from numpy.lib.format import open_memmap
 
-from ldaf_bench.artifacts import ArtifactError, fingerprint, read_manifest, whole_directory, write_manifest
+from ldaf_bench.artifacts import ArtifactError, fingerprint, read_manifest, write_manifest
 from ldaf_bench.data.dataset import Dataset
 from ldaf_bench.data.splits import Indices, Part, Splits, hash_indices
 from ldaf_bench.methods.method import Data, Digest, Method
 from ldaf_bench.models.network import Network
 from ldaf_bench.store.networks import weights_hash
+from ldaf_bench.store.store import Store
 
 MANIFEST = "digest.json"
 OWN = ("labels", "indices")
@@ -78,13 +80,13 @@ def digest_key(
     return DigestKey(network.identity, weights_hash(network), method, spec, part, splits.dataset, points)
 
 
-def digest_path(store: Path, key: DigestKey) -> Path:
-    """Where a digest is, under the store."""
-    return store / "digests" / key.network / key.name
+def digest_path(key: DigestKey) -> str:
+    """The key of a digest in the store."""
+    return f"digests/{key.network}/{key.name}"
 
 
 def save_digest(
-    store: Path, key: DigestKey, dataset: Dataset, indices: Indices, shards: Iterable[tuple[int, Mapping[str, Any]]]
+    store: Store, key: DigestKey, dataset: Dataset, indices: Indices, shards: Iterable[tuple[int, Mapping[str, Any]]]
 ) -> None:
     """Write a digest, whole or not at all.
 
@@ -92,13 +94,13 @@ def save_digest(
     the number of data.
     """
     begun = time.perf_counter()
-    with whole_directory(digest_path(store, key)) as directory:
+    with store.put(digest_path(key)) as directory:
         arrays: dict[str, Any] = {}
         for begin, results in shards:
             for name, result in results.items():
                 if name not in arrays:
                     whole = (len(indices), *result.shape[1:])
-                    arrays[name] = open_memmap(directory / f"{name}.npy", "w+", result.dtype, whole)
+                    arrays[name] = _array(directory / f"{name}.npy", result.dtype, whole)
                 arrays[name][begin : begin + len(result)] = result
         for array in arrays.values():
             array.flush()
@@ -106,6 +108,18 @@ def save_digest(
         np.save(directory / "indices.npy", indices)
         content = {**vars(key), "arrays": sorted(arrays), "num_data": len(indices)}
         write_manifest(directory, MANIFEST, {**content, "seconds": time.perf_counter() - begun})
+
+
+def _array(path: Path, dtype: Any, shape: tuple[int, ...]) -> Any:
+    """A new array in a file, memory-mapped.
+
+    Its place on the disk is taken now: where a disk is full, the system kills who writes into mapped memory.
+    """
+    array = open_memmap(path, "w+", dtype, shape)
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
 
 
 def load_digest(path: Path) -> Digested:

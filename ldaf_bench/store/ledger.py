@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ldaf_bench.artifacts import ArtifactError, fingerprint, read_manifest, whole_directory, write_manifest
+from ldaf_bench.artifacts import ArtifactError, fingerprint, read_manifest, write_manifest
+from ldaf_bench.store.store import Store, load_from
 
 MANIFEST = "look.json"
 
@@ -36,42 +37,47 @@ class Looks(NamedTuple):
         return f"{said} ({what}). Choosing between looks is not covered by any certificate."
 
 
-def _part(store: Path, part: str) -> Path:
-    return store / "ledger" / part[:16]
+def _part(part: str) -> str:
+    return f"ledger/{part[:16]}"
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    return read_manifest(path, MANIFEST, ())
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
-def commit_plan(store: Path, part: str, plan: str, suite: str) -> str:
+def commit_plan(store: Store, part: str, plan: str, suite: str) -> str:
     """Write down that a plan is about to be run, unless it is written down already; returns when that was."""
-    path = _part(store, part) / f"{plan}-planned"
-    if not path.exists():
-        with whole_directory(path) as directory:
+    key = f"{_part(part)}/{plan}-planned"
+    if not store.exists(key):
+        with store.put(key) as directory:
             write_manifest(directory, MANIFEST, {"part": part, "plan": plan, "suite": suite, "planned": _now()})
-    return str(read_manifest(path, MANIFEST, ())["planned"])
+    return str(load_from(store, _entry, key)["planned"])
 
 
-def note_look(store: Path, part: str, plan: str, suite: str, weights: Mapping[str, str], num_priors: int) -> None:
+def note_look(store: Store, part: str, plan: str, suite: str, weights: Mapping[str, str], num_priors: int) -> None:
     """Write down that results of a plan were collected on these weights; the same look is written once."""
-    path = _part(store, part) / f"{plan}-{fingerprint(dict(weights))}"
-    if not path.exists():
+    key = f"{_part(part)}/{plan}-{fingerprint(dict(weights))}"
+    if not store.exists(key):
         content = {"part": part, "plan": plan, "suite": suite, "weights": dict(weights), "num_priors": num_priors}
-        with whole_directory(path) as directory:
+        with store.put(key) as directory:
             write_manifest(directory, MANIFEST, {**content, "collected": _now()})
 
 
-def read_ledger(store: Path, part: str) -> list[dict[str, Any]]:
+def read_ledger(store: Store, part: str) -> list[dict[str, Any]]:
     """All entries of a certificate part, the oldest first."""
-    entries = [read_manifest(path, MANIFEST, ()) for path in sorted(_part(store, part).glob("*-*/"))]
+    folder = _part(part)
+    entries = [load_from(store, _entry, f"{folder}/{name}") for name in store.children(folder)]
     for entry in entries:
         if entry.get("part") != part:
             raise ArtifactError(f"The ledger of certificate part {part[:12]} has an entry of another part.")
     return sorted(entries, key=lambda entry: str(entry.get("planned") or entry["collected"]))
 
 
-def looks_of(store: Path, part: str) -> Looks:
+def looks_of(store: Store, part: str) -> Looks:
     """How often this certificate part has been looked at."""
     seen = [entry for entry in read_ledger(store, part) if "collected" in entry]
     weights = {value for entry in seen for value in entry["weights"].values()}
@@ -79,7 +85,7 @@ def looks_of(store: Path, part: str) -> Looks:
     return Looks(len({entry["plan"] for entry in seen}), len(seen), len(weights), priors)
 
 
-def planned_when(store: Path, part: str, plan: str) -> str | None:
+def planned_when(store: Store, part: str, plan: str) -> str | None:
     """When a plan was written down; None if it never was."""
     times = [entry["planned"] for entry in read_ledger(store, part) if entry["plan"] == plan and "planned" in entry]
     return str(times[0]) if times else None

@@ -12,11 +12,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ldaf_bench.artifacts import ArtifactError, fingerprint, read_manifest, whole_directory, write_manifest
+from ldaf_bench.artifacts import ArtifactError, fingerprint, read_manifest, write_manifest
 from ldaf_bench.data.dataset import DataError, Dataset
 from ldaf_bench.data.splits import Seen
 from ldaf_bench.models.network import Network, NetworkConfig
 from ldaf_bench.provenance import provenance
+from ldaf_bench.store.store import Store
 from ldaf_bench.theory.arguments import require_finite
 
 WEIGHTS, MANIFEST = "weights.safetensors", "network.json"
@@ -29,9 +30,9 @@ def network_id(config: NetworkConfig, points: str) -> str:
     return fingerprint({"format": FORMAT, "config": config.model_dump(mode="json"), "points": points})
 
 
-def network_path(store: Path, identity: str) -> Path:
-    """Where a network is, under the store."""
-    return store / "networks" / identity
+def network_path(identity: str) -> str:
+    """The key of a network in the store."""
+    return f"networks/{identity}"
 
 
 def weights_hash(network: Network) -> str:
@@ -40,14 +41,14 @@ def weights_hash(network: Network) -> str:
 
 
 def save_network(
-    store: Path, config: NetworkConfig, dataset: Dataset, weights: Mapping[str, Tensor], training: Mapping[str, Any]
-) -> Path:
-    """Write a network, whole or not at all. `training` says where and how it was trained."""
+    store: Store, config: NetworkConfig, dataset: Dataset, weights: Mapping[str, Tensor], training: Mapping[str, Any]
+) -> str:
+    """Write a network, whole or not at all; returns its key. `training` says where and how it was trained."""
     splits = config.splits(dataset)
     identity = network_id(config, splits.hash("prior"))
     for name, tensor in weights.items():
         require_finite(f"the weight {name}", tensor)
-    with whole_directory(network_path(store, identity)) as directory:
+    with store.put(network_path(identity)) as directory:
         save_file(dict(weights), directory / WEIGHTS)
         content = {
             "network": identity,
@@ -61,7 +62,7 @@ def save_network(
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         write_manifest(directory, MANIFEST, content)
-    return network_path(store, identity)
+    return network_path(identity)
 
 
 def load_network(path: Path) -> Network:

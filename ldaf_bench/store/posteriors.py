@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,9 +21,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ldaf_bench.artifacts import ArtifactError, read_manifest, whole_directory, write_manifest
+from ldaf_bench.artifacts import ArtifactError, read_manifest, write_manifest
 from ldaf_bench.methods.method import Distribution
 from ldaf_bench.provenance import provenance
+from ldaf_bench.store.store import Store, load_from
 from ldaf_bench.theory.integrate import Integration
 
 TENSORS, VALUES, MANIFEST = "distributions.safetensors", "values.parquet", "about.json"
@@ -62,24 +62,24 @@ class StoredIntegration(NamedTuple):
     """The manifest: of which posterior, how long it took, by which versions."""
 
 
-def posterior_path(store: Path, identity: str) -> Path:
-    """Where a posterior is."""
-    return store / "posteriors" / identity
+def posterior_path(identity: str) -> str:
+    """The key of a posterior in the store."""
+    return f"posteriors/{identity}"
 
 
-def integration_path(store: Path, identity: str) -> Path:
-    """Where an integration is."""
-    return store / "integrations" / identity
+def integration_path(identity: str) -> str:
+    """The key of an integration."""
+    return f"integrations/{identity}"
 
 
-def convergence_path(store: Path, identity: str) -> Path:
-    """Where a convergence run is."""
-    return store / "convergence" / identity
+def convergence_path(identity: str) -> str:
+    """The key of a convergence run."""
+    return f"convergence/{identity}"
 
 
-def search_path(store: Path, identity: str) -> Path:
-    """Where the outcome of a plan's search is."""
-    return store / "searches" / identity
+def search_path(identity: str) -> str:
+    """The key of the outcome of a plan's search."""
+    return f"searches/{identity}"
 
 
 def _now() -> dict[str, Any]:
@@ -87,9 +87,9 @@ def _now() -> dict[str, Any]:
     return {"finished": datetime.now(UTC).isoformat(timespec="microseconds"), "provenance": provenance()}
 
 
-def save_posterior(store: Path, identity: str, planned: Mapping[str, Any], source: str, posterior: Posterior) -> None:
+def save_posterior(store: Store, identity: str, planned: Mapping[str, Any], source: str, posterior: Posterior) -> None:
     """Write a posterior; `source` is the content of the digests that it was fitted on."""
-    with whole_directory(posterior_path(store, identity)) as directory:
+    with store.put(posterior_path(identity)) as directory:
         # Copied: an unfitted posterior is its prior, and safetensors wants no tensor twice.
         tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in posterior.tensors().items()}
         save_file(tensors, directory / TENSORS)
@@ -115,18 +115,19 @@ def load_posterior(path: Path, source: str, restore: Callable[[Mapping[str, Tens
 
 
 def save_integration(
-    store: Path, identity: str, source: str, posterior: str, integration: Integration, about: Mapping[str, Any]
+    store: Store, identity: str, source: str, posterior: str, integration: Integration, about: Mapping[str, Any]
 ) -> None:
     """Write an integration, in place of one of another posterior if there is any.
 
     The values of all data go to a Parquet file: hits as whole numbers where there were draws, else the value itself.
     """
-    path = integration_path(store, identity)
-    with contextlib.suppress(ArtifactError):
-        # A run that was killed may write its last result while the next one reads: leave alone what is right.
-        if load_integration(path, source).record["posterior"] == posterior:
-            return
-    shutil.rmtree(path, ignore_errors=True)
+    key = integration_path(identity)
+    if store.exists(key):
+        with contextlib.suppress(ArtifactError):
+            # A run that was killed may write its last result while the next one reads: leave alone what is right.
+            if load_from(store, lambda path: load_integration(path, source), key).record["posterior"] == posterior:
+                return
+        store.remove(key)
     values = integration.per_datum.cpu().numpy()
     draws = np.zeros(len(values), np.int64) if integration.draws is None else integration.draws.cpu().numpy()
     columns = {
@@ -134,7 +135,7 @@ def save_integration(
         "hits": pa.array(np.rint(values * draws).astype(np.int64), pa.int64(), mask=draws == 0),
         "draws": pa.array(draws, pa.int64()),
     }
-    with whole_directory(path) as directory:
+    with store.put(key) as directory:
         pq.write_table(pa.table(columns), directory / VALUES, compression="zstd")
         content = {
             "integration": identity,
@@ -165,9 +166,9 @@ def load_integration(path: Path, source: str) -> StoredIntegration:
     return StoredIntegration(Integration(torch.from_numpy(per_datum), counted, spread, count), record)
 
 
-def save_convergence(store: Path, identity: str, source: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def save_convergence(store: Store, identity: str, source: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write a convergence run."""
-    with whole_directory(convergence_path(store, identity)) as directory:
+    with store.put(convergence_path(identity)) as directory:
         content = {"convergence": identity, "source": source, "rows": [dict(row) for row in rows]}
         write_manifest(directory, MANIFEST, {**content, **_now()})
 
@@ -179,9 +180,9 @@ def load_convergence(path: Path, source: str) -> list[dict[str, Any]]:
     return list(record["rows"])
 
 
-def save_search(store: Path, identity: str, tried: Collection[str]) -> None:
+def save_search(store: Store, identity: str, tried: Collection[str]) -> None:
     """Write which posteriors a search tried, once it is over."""
-    with whole_directory(search_path(store, identity)) as directory:
+    with store.put(search_path(identity)) as directory:
         write_manifest(directory, MANIFEST, {"search": identity, "tried": sorted(tried), **_now()})
 
 

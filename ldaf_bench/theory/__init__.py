@@ -6,7 +6,7 @@ Read in this order; each module builds on those above it only.
 `arguments`       refusals: a `ValueError` that names the argument and what was expected
 `chunks`          how many data are worked on at once
 `seeds`           seeds from named components
-`simplex`         projection, lifting, replicator and its symmetric factor
+`simplex`         projection, the replicator's factor, coordinates of the tangent space
 `krylov`          T^p phi_p(TH) w for symmetric H by Lanczos, with error and gradient
 `flows`           FLOWS: the fitness operators `daf`, `sflow`, and the ablation `linear`
 `gaussian`        Gaussian coordinates: Diag(d) + q q^T or dense, with or without a mean; KL divergence

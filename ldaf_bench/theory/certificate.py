@@ -30,8 +30,9 @@ class Budget:
     num_events: int = 1
     """K: the events that could be picked among, fixed before anything runs. A bound's event counts once per prior."""
     num_integrations: int = 1
-    """J: the integrations by chance that could be picked among. Several posteriors of one prior share an event, because
-    the bound holds for all of them at once, but each is integrated."""
+    """J: the guarantees of integrations by chance that could be picked among. Several posteriors of one prior share an
+    event, because the bound holds for all of them at once, but each is integrated. The upper end of a risk and the ends
+    of its excess are two guarantees."""
 
     def __post_init__(self) -> None:
         require_fraction("epsilon", self.epsilon)

@@ -15,19 +15,8 @@ def project(v: Tensor) -> Tensor:
     return v - v.mean(-1, keepdim=True)
 
 
-def lift(s: Tensor, v: Tensor) -> Tensor:
-    r"""Lifting map exp_s(v) = s∘e^v / ⟨s, e^v⟩; exp_s(0) = s. [Boll22, Sec. 3.1]"""
-    return torch.softmax(s.log() + v, dim=-1)
-
-
-def replicator(s: Tensor, v: Tensor) -> Tensor:
-    r"""Replicator R_s v = s∘v − s⟨s, v⟩: symmetric, PSD, annihilates constants. [Boll22, (4)]"""
-    sv = s * v
-    return sv - s * sv.sum(-1, keepdim=True)
-
-
 def root(u: Tensor, v: Tensor) -> Tensor:
-    r"""A factor of the replicator: D v = u∘(v − u⟨u, v⟩) with u = √s, so that D Dᵀ = R_s.
+    r"""A factor of the replicator R_s v = s∘v − s⟨s, v⟩: D v = u∘(v − u⟨u, v⟩) with u = √s, so that D Dᵀ = R_s.
 
     Because ‖u‖ = 1, I − uuᵀ is an orthogonal projection, and
     D Dᵀ = Diag(u)(I − uuᵀ)Diag(u) = Diag(s) − ssᵀ. It is exact, needs no factorization and stays

@@ -2,7 +2,7 @@
 
 Reads plan, Parquet and artifacts, checks every checksum, makes the plan again from the suite, and computes KL, bounds,
 risks and some of the pushforward once more along a slow dense path in float64. Exit code 0 if all agrees, 1 with a
-sentence if not.
+sentence if not, 2 if the store does not answer.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,11 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import track
 
-from ldaf_bench.artifacts import ArtifactError, file_sha256
+from ldaf_bench.artifacts import ArtifactError, StoreError, file_sha256
 from ldaf_bench.data.dataset import DataError, Dataset
 from ldaf_bench.data.datasets import load, summarize
 from ldaf_bench.messages import printable, say
-from ldaf_bench.pipeline import digests_of
+from ldaf_bench.pipeline import check_images, digests_of
 from ldaf_bench.plan import PLAN_FILE, SEAL_FILE, DigestOf, Plan, PlannedIntegration, make_plan
 from ldaf_bench.results.collect import (
     TABLE_FILES,
@@ -40,9 +41,11 @@ from ldaf_bench.results.collect import (
 from ldaf_bench.store.digests import digest_key, digest_path, load_digest
 from ldaf_bench.store.ledger import looks_of, planned_when, read_ledger
 from ldaf_bench.store.networks import load_network, network_path
-from ldaf_bench.store.posteriors import integration_path, load_integration
+from ldaf_bench.store.patience import leave
+from ldaf_bench.store.posteriors import StoredIntegration, integration_path, load_integration
+from ldaf_bench.store.store import Store, load_from, open_store
 from ldaf_bench.suite import Suite, SuiteError
-from ldaf_bench.theory.integrate import Integration
+from ldaf_bench.theory.integrate import INTEGRATORS, Integration
 from ldaf_bench.verify.checks import (
     VerifyError,
     check_digest,
@@ -88,12 +91,12 @@ def check_price(plan: Plan, content: Mapping[str, Any]) -> Price:
     return price
 
 
-def check_ledger(plan: Plan, content: Mapping[str, Any], store: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def check_ledger(plan: Plan, content: Mapping[str, Any], store: Store, rows: Sequence[Mapping[str, Any]]) -> None:
     """plan.json was written down before the results; results that are older belong to an earlier look."""
     for part in plan.certificate_parts:
         when = planned_when(store, part, plan.identity)
         if when is None or content.get("planned", {}).get(part) != when:
-            raise VerifyError(f"The ledger of {store} does not know this plan, or knows it from another time.")
+            raise VerifyError(f"The ledger of {store.name} does not know this plan, or knows it from another time.")
         first = min(str(entry.get("planned") or entry["collected"]) for entry in read_ledger(store, part))
         for row in rows:
             if row["certificate_hash"] == part and row["integrator"] is not None and row["error"] is None:
@@ -114,18 +117,18 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def read_sources(
-    digests: Sequence[DigestOf], plan: Plan, store: Path, dataset: Dataset | None
+    digests: Sequence[DigestOf], plan: Plan, store: Store, dataset: Dataset | None
 ) -> dict[DigestOf, Sources]:
     """Every network and digest, checked."""
     sources: dict[DigestOf, Sources] = {}
     for planned in digests:
-        network = load_network(network_path(store, planned.network))
+        network = load_from(store, load_network, network_path(planned.network))
         splits = plan.network[planned.network].splits
         check_network(plan.network[planned.network], network, dataset)
         parts = []
         for part, at_most in digests_of(plan, planned):
             key = digest_key(network, splits, planned.method, planned.spec, part, at_most)
-            digested = load_digest(digest_path(store, key))
+            digested = load_from(store, load_digest, digest_path(key))
             check_digest(planned, network, digested, dataset)
             parts.append(digested)
         sources[planned] = Sources(network, *parts)
@@ -133,7 +136,7 @@ def read_sources(
 
 
 def check_integrations(
-    integrations: Sequence[PlannedIntegration], store: Path, sources: Mapping[DigestOf, Sources]
+    integrations: Sequence[PlannedIntegration], store: Store, sources: Mapping[DigestOf, Sources]
 ) -> dict[str, Integration]:
     """Every posterior and every integration; returns the integrations by name."""
     found: dict[str, Integration] = {}
@@ -144,12 +147,24 @@ def check_integrations(
         if name not in estimates:
             check_posterior(planned.posterior, posterior, sources[digest])
             estimates[name] = estimate_risk(planned.posterior, posterior, sources[digest])
-        stored = load_integration(integration_path(store, planned.identity), posteriors.content[digest])
+        load_one = partial(load_integration, source=posteriors.content[digest])
+        stored = load_from(store, load_one, integration_path(planned.identity))
         if stored.record["posterior"] != posterior.hash:
             raise VerifyError(f"Integration {planned.identity} is of another posterior than the one there is.")
-        check_integration(planned, posterior, stored.integration, sources[digest], estimates[name])
+        device = drawn_on(planned, stored)
+        check_integration(planned, posterior, stored.integration, sources[digest], estimates[name], device)
         found[planned.identity] = stored.integration
     return found
+
+
+def drawn_on(planned: PlannedIntegration, stored: StoredIntegration) -> torch.device:
+    """Where the same seeds give the same draws."""
+    device = stored.record["about"].get("integrate_device", "cpu")
+    if device == "cpu" or not INTEGRATORS[planned.integrator].chance:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise VerifyError(f"Integration {planned.identity} was drawn on a GPU: verify it on a machine that has one.")
+    return torch.device("cuda")
 
 
 TIMES = {"finished", "seconds", "train_seconds", "digest_seconds", "fit_seconds", "integrate_seconds", "peak_bytes"}
@@ -207,7 +222,7 @@ def check_certificates(
         check_mixture(seeds, *sources(seeds), budget_of(seeds[0], suite, price), asked["report"])
 
 
-def verify(folder: Path, store: Path, root: Path) -> str:
+def verify(folder: Path, store: Store, root: Path) -> str:
     """Check everything; returns a sentence about what was checked."""
     plan, content = read_plan(folder, root)
     price = check_price(plan, content)
@@ -215,6 +230,8 @@ def verify(folder: Path, store: Path, root: Path) -> str:
         dataset = load(plan.summary.name, root)
     except DataError:
         dataset = None
+    if dataset is not None:
+        check_images(plan, dataset)
     rows = read_rows(folder / TABLE_FILES[0])
     check_ledger(plan, content, store, rows)
     failures = {row["integration"]: row["error"] for row in rows if row["error"] is not None}
@@ -249,21 +266,26 @@ def verify(folder: Path, store: Path, root: Path) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Verify a results folder; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m ldaf_bench.verify", description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=Path, help="a results folder, like results/digits")
-    parser.add_argument("--store", type=Path, default=Path("store"), help="where the artifacts are (default: store)")
+    parser.add_argument("folder", help="a results folder, like results/digits; or its URI")
+    parser.add_argument("--store", default="store", help="where the artifacts are: a folder or a URI (default: store)")
     parser.add_argument("--root", type=Path, default=Path("data"), help="where the data are (default: data)")
     options = parser.parse_args(arguments)
     try:
-        sentence = verify(options.folder, options.store, options.root)
+        store = open_store(options.store)
+        folder = open_store(options.folder).fetch("", [PLAN_FILE, SEAL_FILE, *TABLE_FILES])
+        sentence = verify(folder, store, options.root)
+    except StoreError as error:
+        print(printable(str(error)), file=sys.stderr)
+        return 2
     except (VerifyError, ArtifactError, DataError) as error:
         print(f"NOT verified: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         if isinstance(error, ArtifactError):
             advice = "If it is, run the suite again: it makes what is missing or damaged."
-            print(f"Is {options.store} the right --store? {advice}", file=sys.stderr)
+            print(f"Is {store.name} the right --store? {advice}", file=sys.stderr)
         return 1
     say(Console(), sentence)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

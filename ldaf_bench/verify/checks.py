@@ -158,12 +158,20 @@ def _require_drawn(name: str, sampled: float, draws: int, estimate: float) -> No
 
 
 def check_integration(
-    planned: PlannedIntegration, posterior: Posterior, integration: Integration, sources: Sources, estimate: float
+    planned: PlannedIntegration,
+    posterior: Posterior,
+    integration: Integration,
+    sources: Sources,
+    estimate: float,
+    device: torch.device,
 ) -> None:
-    """The same values come out from the same seeds; they fit an accurate estimate and, where there is one, a twin."""
+    """The same values come out from the same seeds, on the device that drew them.
+
+    They fit an accurate estimate and, where there is one, a twin.
+    """
     name, entry = f"Integration {planned.identity}", INTEGRATORS[planned.integrator]
     certificate = sources.certificate.data(sources.network)
-    again, _ = integrate_posterior(planned, posterior, certificate)
+    again, _ = integrate_posterior(planned, posterior, certificate.to(device))
     # Rounding that differs between machines may turn a draw or two.
     draws = len(certificate.labels) * max(1, planned.num_points)
     gap = abs(float(again.value) - float(integration.value))

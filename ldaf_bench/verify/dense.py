@@ -128,25 +128,6 @@ def kl_of_independent(sigma: Array, mean: Array | float, sigma_prior: Array, mea
     return float(each.sum())
 
 
-def monte_carlo(
-    mean: Array, factor: Array, labels: NDArray[np.int64], num_draws: int, seed: int
-) -> tuple[Array, Array, Array]:
-    """0-1 risk and cross-entropy of every datum by plain sampling, and the latter's standard error."""
-    rng = np.random.default_rng(seed)
-    num_classes = mean.shape[1]
-    zero_one, entropy, error = [], [], []
-    for m, h, y in zip(mean, factor, labels, strict=True):
-        noise = rng.standard_normal((num_draws, num_classes - 1))
-        logits = m + noise @ (basis(num_classes) @ h).T
-        rivals = np.delete(logits, y, axis=1)
-        zero_one.append((rivals.max(1) >= logits[:, y]).mean())
-        top = logits.max(1)
-        loss = top + np.log(np.exp(logits - top[:, None]).sum(1)) - logits[:, y]
-        entropy.append(loss.mean())
-        error.append(loss.std() / np.sqrt(num_draws))
-    return np.array(zero_one), np.array(entropy), np.array(error)
-
-
 class Logits(NamedTuple):
     """The logits of one datum, mean + noise · ξ with white ξ."""
 

@@ -14,12 +14,12 @@ from ldaf_bench.theory.integrate import INTEGRATORS
 
 
 class Price(NamedTuple):
-    """Events and integrations that could be picked among."""
+    """Events and guarantees of integrations that could be picked among."""
 
     mean_events: int
     stochastic_events: int
     integrations: int
-    """By chance."""
+    """Guarantees of integrations by chance."""
 
 
 def _points(spec: Any, axes: Mapping[str, list[Any]]) -> Iterator[str]:
@@ -76,7 +76,8 @@ def recount(suite: Mapping[str, Any]) -> Price:
                             stochastic |= {(*event, key, point, integrator, count) for count in points}
                         elif bound.counts == entry.counts:
                             stochastic.add((*event, bound.counts, key))
-                            by_chance |= {(key, point, integrator, count) for count in points if entry.costs_delta}
+                            if entry.costs_delta:  # ends of the risk and ends of the excess may fail apart
+                                by_chance |= {(key, point, integrator, count, bound.takes) for count in points}
     return Price(max(1, len(mean)), max(1, len(stochastic)), len(by_chance))
 
 

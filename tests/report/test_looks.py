@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from ldaf_bench.report.looks import MOST_PARTS, looks_sentences
+from ldaf_bench.report.looks import MOST_PARTS, looks_sentences, retry_sentences
 from ldaf_bench.report.page import page
 from ldaf_bench.report.records import MOST_JSON_BYTES, read
 from tests.report import synthetic
@@ -40,7 +40,7 @@ def test_looks_stand_beside_what_the_plan_paid_for(tmp_path):
     shown = html.unescape(page(unpaid, [], {}))
     assert shown.index(sentence) < shown.index("What a certificate promises")
     (paid,) = looks_sentences(records_of(tmp_path / "best", seal, num_events=7, num_integrations=5))
-    assert "for one look and for a choice among K = 7 events and J = 5 integrations" in paid
+    assert "for one look and for a choice among K = 7 events and J = 5 guarantees of integrations" in paid
     (other,) = looks_sentences(records_of(tmp_path / "other", {"plan": "other", "looks": {PART: COUNTS}}))
     assert "this plan paid for what is not in these records." in other
 
@@ -77,3 +77,25 @@ def test_nothing_that_a_seal_says_becomes_markup_or_fills_the_page(tmp_path):
 
 def test_a_folder_without_results_says_nothing_of_looks(tmp_path):
     assert looks_sentences(read([synthetic.write(tmp_path, [], [])])) == []
+
+
+@pytest.mark.parametrize(
+    ("retries", "words"),
+    [
+        ({"networks": 0, "posteriors": 0, "store": 0}, None),
+        ({"networks": 1, "posteriors": 0, "store": 2}, "1 training, 2 calls to the store"),
+        ({"networks": 2, "posteriors": 31, "store": 1}, "2 trainings, 31 posteriors, 1 call to the store"),
+        ({"networks": 2}, None),
+        ({"networks": "<b>", "posteriors": 1, "store": 1}, None),
+        (None, None),
+    ],
+)
+def test_what_was_begun_again_is_said_and_only_counts_are_believed(tmp_path, retries, words):
+    records = records_of(tmp_path / "retries", {"plan": "other", "looks": {PART: COUNTS}, "retries": retries})
+    expected = (
+        [f"Begun again because a process, a machine or the store was away: {words}. No number depends on it."]
+        if words
+        else []
+    )
+    assert retry_sentences(records) == expected
+    assert all(sentence in html.unescape(page(records, [], {})) for sentence in expected)

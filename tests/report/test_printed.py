@@ -288,21 +288,42 @@ def rivals_of(name, frame):
     return some[some["mean"].eq(words[1].removeprefix("mean "))]
 
 
+def usual(rows):
+    """The rows of the integrator that the table is about: `mc` where it goes with the method, else `forward_mc`."""
+    rows = rows[~rows["integrator"].isin(["bonferroni", "shared_mc", "one_draw"])]
+    return rows[~(rows["integrator"].eq("forward_mc") & rows["method"].ne("pbb"))]
+
+
+def check_measured(rows, risk, kl, seconds):
+    """Test risk, KL and seconds of a line: means over the seeds."""
+    seeds = usual(rows).drop_duplicates("seed")
+    assert len(seeds) == 3
+    if (seeds["classifier"] == "mean").all():
+        assert (kl, seconds) == ("–", "0")
+        assert abs(float(risk) - 100 * seeds["mean_test_error"].mean()) <= 0.005 + 1e-9
+        return
+    assert abs(float(risk) - 100 * seeds["test_risk"].mean()) <= 0.005 + 1e-9
+    assert abs(float(kl) - seeds["kl_divergence"].mean()) <= 0.005 + 1e-9
+    assert abs(float(seconds) - (seeds["fit_seconds"] + seeds["integrate_seconds"]).mean()) <= 0.05 + 1e-9
+
+
 def test_the_table_of_rivals_shows_what_its_file_holds():
     text = (TOP / "results" / "README.md").read_text(encoding="utf-8")
     frame = pandas.read_parquet(TOP / "results" / "readme" / "rivals.parquet")
     frame = frame[frame["total"].round(12).eq(0.02) & frame["certified"]]
     (table,) = re.findall(r"<!-- rivals -->\n(.*?)<!-- /rivals -->", text, re.DOTALL)
-    (_, _, _, _, *bounds), *lines = from_markdown(table)
+    (_, *headings), *lines = from_markdown(table)
+    measured, bounds = headings[:3], headings[3:]
+    assert measured == ["test risk", "KL", "seconds"]
     checked = 0
-    for name, _, _, _, *cells in lines:
+    for name, risk, kl, seconds, *cells in lines:
+        check_measured(rivals_of(name, frame), risk, kl, seconds)
         for heading, cell in zip(bounds, cells, strict=True):
             bound, guess = OF_BOUND.get(heading, (heading.strip("`"), None))
             some = rivals_of(name, frame)
             some = some[some["bound"].eq(bound) & (some["guess"].eq(guess) if guess else True)]
             if bound != "test_set":
-                some = some[~some["integrator"].isin(["bonferroni", "shared_mc", "one_draw"])]
-                some = some[~(some["integrator"].eq("forward_mc") & some["method"].ne("pbb"))]
+                some = usual(some)
             if cell == "–":
                 assert some.empty, name
                 continue

@@ -1,5 +1,7 @@
 """Nobody names a best certificate that was not paid for."""
 
+import numpy as np
+import pandas
 import pytest
 
 from ldaf_bench.report.grouping import hold, is_mean
@@ -62,8 +64,19 @@ def test_an_unfitted_prior_is_a_candidate_and_its_own_event_counts(tmp_path):
 
 
 def test_more_integrations_than_were_paid_for_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"best of 18 integrations .* divided by 17 only"):
+    with pytest.raises(ValueError, match=r"best of 18 guarantees of integrations .* divided by 17 only"):
         best_certificate(frame(tmp_path, num_integrations=17))
+
+
+def test_the_ends_of_a_risk_and_of_its_excess_are_two_guarantees_of_one_integration(tmp_path):
+    """Rows without an upper end of the risk that spend δ′ rest on ends of the excess."""
+    rows = frame(tmp_path, num_integrations=18)
+    best_certificate(rows)
+    excess = rows[rows["bound"].eq("kl")].assign(bound="split_kl", event="another", risk_upper=np.nan, num_events=100)
+    both = pandas.concat([rows.assign(num_events=100), excess])
+    with pytest.raises(ValueError, match=r"best of 36 guarantees of integrations .* divided by 18 only"):
+        best_certificate(both)
+    best_certificate(both.assign(num_integrations=36))
 
 
 def test_integrations_without_chance_cost_nothing(tmp_path):

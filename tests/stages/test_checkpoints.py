@@ -1,46 +1,61 @@
 """Training goes on from the furthest checkpoint that is whole, whoever wrote it."""
 
+import pytest
 import torch
 
 from ldaf_bench.stages.checkpoints import KEPT, STATE, TENSORS, newest_checkpoint, next_start, save_checkpoint
+from ldaf_bench.store.store import open_store
 
 
-def save(place, step):
-    save_checkpoint(place, {"model.x": torch.full((3,), step)}, {"step": step})
-    return place / f"checkpoint_{step:012}"
+@pytest.fixture(params=["folder", "URI"])
+def store(request, tmp_path, monkeypatch):
+    monkeypatch.setenv("LDAF_BENCH_CACHE", str(tmp_path / "cache"))
+    return open_store(tmp_path / "store" if request.param == "folder" else f"file://{tmp_path}/store")
 
 
-def newest(run):
-    found = newest_checkpoint(run)
-    return found and (int(found[0]["model.x"][0]), found[1]["step"])
+def save(store, start, step):
+    save_checkpoint(store, f"run/{start}", {"model.x": torch.full((3,), step)}, {"step": step})
+    return f"run/{start}/checkpoint_{step:012}"
 
 
-def test_training_goes_on_from_the_furthest_whole_checkpoint_of_all_starts(tmp_path):
-    assert newest(tmp_path) is None
+def newest(store):
+    found = newest_checkpoint(store, "run")
+    return found and (int(found[0]["model.x"][0]), found[1])
+
+
+def test_training_goes_on_from_the_furthest_whole_checkpoint_of_all_starts(store, tmp_path):
+    assert newest(store) is None
     # The workers of a killed first start may have come further than the second start, which began before they ended.
-    seven, twelve, thirty = save(tmp_path / "1", 7), save(tmp_path / "2", 12), save(tmp_path / "1", 30)
-    assert newest(tmp_path) == (30, 30)
-    tensors = thirty / TENSORS
-    tensors.write_bytes(tensors.read_bytes()[:-1])
-    assert newest(tmp_path) == (12, 12)
-    (twelve / STATE).write_text('{"step": 12')
-    assert newest(tmp_path) == (7, 7)
+    seven, twelve, thirty = (tmp_path / "store" / save(store, *which) for which in ((1, 7), (2, 12), (1, 30)))
+    assert newest(store) == (30, {"step": 30})
+
+    def damaged(path, content):
+        path.write_bytes(content)
+        for key in ("run/1", "run/2"):
+            store.forget(key)
+
+    damaged(thirty / TENSORS, (thirty / TENSORS).read_bytes()[:-1])
+    assert newest(store) == (12, {"step": 12})
+    damaged(twelve / STATE, b'{"step": 12')
+    assert newest(store) == (7, {"step": 7})
     (seven / TENSORS).unlink()
-    assert newest(tmp_path) is None
+    store.forget("run/1")
+    assert newest(store) is None
 
 
-def test_the_last_few_checkpoints_of_a_start_are_kept_and_those_of_others_are_left_alone(tmp_path):
-    other = save(tmp_path / "1", 5)
+def test_the_last_few_checkpoints_of_a_start_are_kept_and_those_of_others_are_left_alone(store, tmp_path):
+    other = save(store, 1, 5)
     for step in (9, 10, 100):
-        save(tmp_path / "2", step)
-    assert len(list((tmp_path / "2").iterdir())) == KEPT
-    assert newest(tmp_path) == (100, 100)
-    assert other.exists()
+        save(store, 2, step)
+    assert len(store.children("run/2")) == KEPT
+    assert newest(store) == (100, {"step": 100})
+    assert store.exists(other)
+    assert len(list(tmp_path.glob(f"cache/**/{TENSORS}"))) in (0, KEPT + 1)  # copies of what is gone are gone
 
 
-def test_every_start_has_a_folder_of_its_own(tmp_path):
-    assert next_start(tmp_path / "run") == tmp_path / "run" / "1"
-    for number in (1, 2, 10):
-        (tmp_path / "run" / str(number)).mkdir(parents=True)
-    (tmp_path / "run" / "note").mkdir()
-    assert next_start(tmp_path / "run").name == "11"
+def test_every_start_has_a_key_of_its_own(store):
+    assert [next_start(store, "run") for _ in range(2)] == ["run/1", "run/2"]
+    for name in ("10", "note"):
+        with store.put(f"run/{name}/begun") as directory:
+            (directory / "begun.json").write_text('{"files": {}}')
+    assert next_start(store, "run") == "run/11"

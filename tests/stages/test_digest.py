@@ -1,14 +1,12 @@
 """The digest on disk is that of the network, in the order of the split, and only for data that it never saw."""
 
 import dataclasses
-import io
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 from ldaf_bench.artifacts import ArtifactError
 from ldaf_bench.data.splits import LeakError, Seen
@@ -18,6 +16,7 @@ from ldaf_bench.resources import Resources
 from ldaf_bench.stages import digest as stage
 from ldaf_bench.stages.digest import digest, digest_images
 from ldaf_bench.store.digests import chosen, digest_key, digest_path, load_digest
+from ldaf_bench.store.store import open_store
 from tests.networks import Runner, config_for, digits_splits, plan_for, trained
 
 TWO = Resources(workers=2, cpus_per_worker=1)
@@ -33,8 +32,8 @@ def networks(tmp_path_factory):
 def make(network, method, part, store, dataset=None, at_most=None):
     """Make a digest and say where it is."""
     dataset, planned = dataset or digits_splits()[0], DigestOf(network.identity, method, "{}")
-    digest(planned, network, dataset, part, store, TWO, Console(file=io.StringIO()), at_most)
-    return digest_path(store, digest_key(network, digits_splits()[1], method, "{}", part, at_most))
+    digest(planned, network, dataset, part, open_store(store), TWO, at_most)
+    return store / digest_path(digest_key(network, digits_splits()[1], method, "{}", part, at_most))
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -1,4 +1,4 @@
-"""What people see while a network trains: a bar on a terminal, plain lines elsewhere."""
+"""What people see while networks train and posteriors are fitted: bars on a terminal, plain lines elsewhere."""
 
 import io
 from types import SimpleNamespace
@@ -6,96 +6,118 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from ldaf_bench.messages import duration
 from ldaf_bench.stages import progress
-from ldaf_bench.stages.progress import LINE_SECONDS, CountView, TrainingView, duration
+from ldaf_bench.stages.progress import LINE_SECONDS, CountView, TrainingView, View
+
+IMAGES = 4000
+"""That a network looks at: 40 steps of 100."""
 
 
-def word(step, epochs_done, loss=1.25):
-    curve = [
-        {
-            "epoch": k,
-            "loss": loss,
-            "accuracy": 0.5,
-            "seconds": 61.0,
-            "images_per_second": 200.0,
-            "whole": k < epochs_done,
-        }
-        for k in range(epochs_done + 1)
-    ]
+def row(epoch, whole):
+    return {
+        "epoch": epoch, "loss": 1.25, "accuracy": 0.5, "seconds": 61.0, "images_per_second": 200.0, "whole": whole,
+    }  # fmt: skip
+
+
+def word(step, epochs_done=0):
+    curve = [row(k, k < epochs_done) for k in range(epochs_done + 1)]
     return {
         "step": step, "num_steps": 40, "epochs": 4, "batch_size": 100, "images_per_second": 200.0, "curve": curve,
     }  # fmt: skip
 
 
-def shown(words, **options):
-    output = io.StringIO()
-    with TrainingView(Console(file=output, width=120, **options)) as view:
-        for one in words:
-            view.show(one)
-    return output.getvalue()
+class Shown:
+    """A view whose output can be read."""
+
+    def __init__(self, to_train=(1, 2, 3), **options):
+        self.output = io.StringIO()
+        self.view = View(Console(file=self.output, width=200, **options))
+        self.networks = TrainingView(self.view, 3, dict.fromkeys(to_train, IMAGES))
+
+    def lines(self):
+        """What was printed since this was asked last."""
+        text = self.output.getvalue()
+        self.output.seek(0)
+        self.output.truncate()
+        return text.splitlines()
 
 
-def test_elsewhere_every_epoch_is_one_plain_line_even_if_a_word_was_missed():
-    text = shown([{}, word(3, 0), word(10, 1), word(12, 1), word(35, 3)])
-    assert text.splitlines() == [
-        f"epoch   {k}/4  loss 1.250  accuracy  50.0%     200 images/s  1:01" for k in (1, 2, 3)
+@pytest.fixture
+def clock(monkeypatch):
+    """Time that passes when it is told to."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+def test_elsewhere_a_training_says_once_a_minute_how_far_it_is_also_in_its_first_epoch(clock):
+    shown = Shown()
+
+    def lines_after(seconds, number, one):
+        clock.now += seconds
+        shown.networks.show(number, one)
+        return shown.lines()
+
+    assert LINE_SECONDS == 60
+    assert lines_after(5, 1, {}) == []
+    assert lines_after(0, 1, word(1)) == []
+    assert lines_after(59, 1, word(2)) == []
+    # 38 steps of 100 images are left of the first network, at 200 images/s; and all of the two others at that speed
+    says = "loss 1.250  accuracy 50.0%  200 images/s"
+    assert lines_after(1, 1, word(2)) == [
+        f"network 1/3, epoch 1/4    5% done  {says}  ETA 0:19, all networks 0:59",
+    ]
+    # Every network has its own minute, and two at a time are twice as fast.
+    assert lines_after(30, 2, word(20, 2)) == []
+    assert lines_after(30, 1, word(4)) == [f"network 1/3, epoch 1/4   10% done  {says}  ETA 0:18, all networks 0:24"]
+    assert lines_after(30, 2, word(30, 3)) == [
+        f"network 2/3, epoch 4/4   75% done  {says}  ETA 0:05, all networks 0:22"
     ]
 
 
-class Clock:
-    """Time that passes when it is told to."""
-
-    def __init__(self, monkeypatch):
-        self.now = 1000.0
-        monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: self.now))
-
-
-def test_elsewhere_an_epoch_that_takes_long_says_once_a_minute_how_far_it_is(monkeypatch):
-    clock, output = Clock(monkeypatch), io.StringIO()
-    view = TrainingView(Console(file=output, width=120))
-
-    def lines_after(seconds, one):
-        output.seek(0)
-        output.truncate()
-        clock.now += seconds
-        view.show(one)
-        return output.getvalue().splitlines()
-
-    assert LINE_SECONDS == 60
-    assert lines_after(59.0, word(1, 0)) == []
-    assert lines_after(1.0, word(2, 0)) == ["epoch   1/4    5% done     200 images/s  ETA 0:19"]
-    assert lines_after(0.5, word(3, 0)) == []
-    assert lines_after(60.0, word(4, 0)) == ["epoch   1/4   10% done     200 images/s  ETA 0:18"]
-    # The end of an epoch is a line too, and the next minute begins with it.
-    assert lines_after(30.0, word(10, 1)) == ["epoch   1/4  loss 1.250  accuracy  50.0%     200 images/s  1:01"]
-    assert lines_after(59.0, word(11, 1)) == []
-    assert lines_after(1.0, word(12, 1)) == ["epoch   2/4   30% done     200 images/s  ETA 0:14"]
-    assert lines_after(3600.0, {}) == []
+def test_a_network_that_is_trained_is_one_line():
+    shown = Shown()
+    shown.networks.show(2, word(40, 3))
+    shown.networks.ended(2, [row(0, True), row(1, True)])
+    assert shown.lines() == [
+        "Network 2 of 3 is trained: 2 epochs, loss 1.250, accuracy 50.0%, 200 images/s, 2:02.",
+    ]
+    assert shown.networks.trained == 1
+    assert set(shown.networks.paces) == {1, 3}
 
 
-def test_a_terminal_has_its_bar_and_no_line_a_minute(monkeypatch):
-    clock, output = Clock(monkeypatch), io.StringIO()
-    view = TrainingView(Console(file=output, width=120, force_terminal=True))
-    clock.now += 1000
-    view.show(word(3, 0))
-    assert output.getvalue() == ""
-
-
-def test_elsewhere_every_tenth_of_a_sweep_is_a_line_that_says_what_failed():
-    output = io.StringIO()
-    with CountView(Console(file=output, width=120), "posteriors") as view:
-        for done in range(31):
-            view.show({"done": done, "total": 30, "failed": done // 20})
-    lines = output.getvalue().splitlines()
-    assert lines[0] == "posteriors: 3 of 30"
-    assert lines[-1] == "posteriors (1 failed): 30 of 30"
-    assert len(lines) == 10
-
-
-def test_a_terminal_shows_epoch_loss_accuracy_rate_and_the_time_that_is_left():
-    text = shown([word(15, 1)], force_terminal=True, force_interactive=True)
-    for part in ("epoch 2/4", "15/40", "loss 1.250", "accuracy 50.0%", "200 images/s", "ETA 0:12"):
+def test_a_terminal_has_bars_with_all_there_is_to_say_and_no_line_a_minute(clock):
+    shown = Shown(force_terminal=True, force_interactive=True)
+    with shown.view:
+        shown.networks.show(1, word(15, 1))
+        clock.now += 1000
+        shown.networks.show(1, word(15, 1))
+        shown.view.bars.refresh()
+        text = "\n".join(shown.lines())
+    for part in ("15/40", "network 1/3, epoch 2/4", "loss 1.250", "accuracy 50.0%", "200 images/s", "ETA 0:12", "0/3"):
         assert part in text
+    assert "done" not in text
+
+
+def test_rows_end_with_what_they_are_about():
+    shown = Shown(to_train=(3,))
+    shown.networks.show(3, word(15, 1))
+    assert set(shown.view.rows) == {"network 3", "networks"}
+    shown.networks.dropped(3)
+    assert not shown.view.rows
+
+
+def test_elsewhere_every_tenth_of_a_sweep_is_a_line_that_says_what_failed(clock):
+    shown = Shown()
+    posteriors = CountView(shown.view, "posteriors")
+    for done in range(31):
+        posteriors.show(done, 30, done // 20)
+        clock.now += 2
+    lines = shown.lines()
+    assert lines[0] == "posteriors: 3 of 30  ETA 0:54"
+    assert lines[-1] == "posteriors (1 failed): 30 of 30  ETA 0:00"
+    assert len(lines) == 10
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(5, "0:05"), (65.4, "1:05"), (3725, "1:02:05")])

@@ -3,7 +3,7 @@
 Starting Ray Train takes many seconds: two workers train only where two workers are the point.
 """
 
-import io
+import contextlib
 import os
 import re
 import signal
@@ -11,25 +11,26 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import ray
 import torch
 import yaml
-from rich.console import Console
 
-from ldaf_bench.artifacts import ArtifactError, exclusive
 from ldaf_bench.data.splits import LeakError, received_hash
 from ldaf_bench.models.heads import LinearHead
 from ldaf_bench.models.training import DivergenceError
 from ldaf_bench.resources import Resources
 from ldaf_bench.stages import train as stage
+from ldaf_bench.stages.desk import open_desk
 from ldaf_bench.stages.session import ResourceError
-from ldaf_bench.stages.train import ConfigError, TrainingError, train
+from ldaf_bench.stages.train import ConfigError, TrainingError, run_folder, train
 from ldaf_bench.store.networks import WEIGHTS, load_network, network_id, network_path
-from tests.networks import CONFIG, Runner, changed, digits_splits, plan_for, training_of
+from ldaf_bench.store.store import open_store
+from tests.networks import CONFIG, Runner, changed, digits_splits, plan_for, trained, training_of
+from tests.processes import workers_called
 
 RECIPE = {"base": "tiny", "epochs": 12, "shift": 1, "batch_size": 63}
 """The global batch is not a multiple of two workers."""
@@ -53,9 +54,11 @@ def identity_of(config):
     return network_id(config, digits_splits()[1].hash("prior"))
 
 
-def train_on(store, config=CONFIG, resources=ONE, console=None):
-    train(config, digits_splits()[0], store, resources, console or Console(file=io.StringIO()))
-    return load_network(network_path(store, identity_of(config)))
+def train_on(store, config=CONFIG, resources=ONE, say=print):
+    place = open_store(store)
+    with open_desk(place) if ray.is_initialized() else contextlib.nullcontext() as desk:
+        train(config, digits_splits()[0], place, resources, desk, say=say)
+    return load_network(store / network_path(identity_of(config)))
 
 
 def starts_of(network):
@@ -72,25 +75,6 @@ def wait_for(condition):
     while not condition():
         assert time.monotonic() < end, "It did not happen."
         time.sleep(0.02)
-
-
-def ancestors(process):
-    while process > 1:
-        yield process
-        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def workers_called(name):
-    """Process numbers of our own Ray workers that do this, and of nobody else's."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        number = int(path.parent.name)
-        try:
-            if re.match(rf"ray::.*{name}".encode(), path.read_bytes()) and os.getpid() in ancestors(number):
-                found.append(number)
-        except OSError:  # it ended meanwhile
-            continue
-    return found
 
 
 class Killer:
@@ -144,11 +128,11 @@ def test_workers_lost_too_often_are_said_in_a_sentence_and_the_next_start_goes_o
 ):
     with monkeypatch.context() as patch:
         patch.setattr(stage, "train_alone", ray.remote(max_retries=0)(stage.train_alone._function))
-        says = r"Training failed on Ray: .*\. Run the same command again to resume\.$"
+        says = r"Training failed on Ray \(.*\)\. Run the same command again to resume\.$"
         with Killer(tmp_path, "train_alone"), pytest.raises(TrainingError, match=says) as failed:
             train_on(tmp_path, LONG, ONE.model_copy(update=AT_EVERY_STEP))
     assert "\n" not in str(failed.value)
-    assert not network_path(tmp_path, identity_of(LONG)).exists()
+    assert not (tmp_path / network_path(identity_of(LONG))).exists()
     network = train_on(tmp_path, LONG)
     first, second = starts_of(network)
     assert first == 0 < second < LONG.recipe.epochs * STEPS
@@ -179,13 +163,12 @@ def test_one_worker_on_ray_is_the_plain_loop_and_a_damaged_network_is_trained_ag
     one = run.sources().network
     assert one.config == CONFIG
     assert equal(one.weights, plain.bare.state_dict())
-    lines = [line for line in run.output.getvalue().splitlines() if line.startswith("epoch")]
-    assert len(lines) == CONFIG.recipe.epochs
-    assert re.fullmatch(r"epoch +2/2  loss \d+\.\d+  accuracy +\d+\.\d%  +\d+ images/s  \d+:\d\d", lines[1])
+    says = r"Network 1 of 1 is trained: 2 epochs, loss \d+\.\d+, accuracy \d+\.\d%, \d+ images/s, \d+:\d\d\."
+    assert re.search(says, run.output.getvalue())
     assert [row["loss"] for row in one.record["training"]["curve"]] == [row.mean_loss for row in plain.curve]
 
     assert run.sources(ray=False).network.record["finished"] == one.record["finished"]
-    weights = network_path(tmp_path, one.identity) / WEIGHTS
+    weights = tmp_path / network_path(one.identity) / WEIGHTS
     weights.write_bytes(weights.read_bytes()[:-1])
     again = run.sources().network
     assert "It was set aside" in run.output.getvalue()
@@ -205,7 +188,7 @@ def test_a_network_whose_worker_received_other_data_than_the_prior_part_is_not_s
         patch.setattr(stage.ray, "put", leaking)
         with pytest.raises(LeakError, match="received other data than the prior part"):
             train_on(tmp_path)
-    assert not network_path(tmp_path, identity_of(CONFIG)).exists()
+    assert not (tmp_path / network_path(identity_of(CONFIG))).exists()
     # As the sentence says, it can be trained again.
     assert starts_of(train_on(tmp_path)) == [0]
 
@@ -252,31 +235,17 @@ def test_more_than_the_cluster_has_is_refused_at_once(cluster, tmp_path):
         train_on(tmp_path, resources=Resources(gpus_per_worker=3))
 
 
-def test_cores_are_shared_by_node_and_never_across_nodes(monkeypatch):
-    def cluster_of(*nodes):
-        listing = [{"Alive": True, "Resources": {"CPU": cpus, "GPU": gpus}} for cpus, gpus in nodes]
-        monkeypatch.setattr("ldaf_bench.stages.session.ray.nodes", lambda: listing)
-
-    def cpus(**wanted):
-        return stage.fitted(Resources(**wanted)).cpus_per_worker
-
-    cluster_of((8, 0), (8, 0))
-    assert [cpus(workers=k) for k in (1, 2, 3, 4, 16)] == [8, 8, 4, 4, 1]
-    with pytest.raises(ResourceError, match="do not fit"):
-        cpus(workers=17)
-    with pytest.raises(ResourceError, match="do not fit"):
-        cpus(workers=1, cpus_per_worker=9)
-    cluster_of((16, 0), (8, 2))
-    assert cpus(workers=2, gpus_per_worker=1) == 4
-    assert cpus(workers=4, gpus_per_worker=0.5) == 2
-    with pytest.raises(ResourceError, match="do not fit"):
-        cpus(workers=3, gpus_per_worker=1)
-
-
-def test_a_network_is_trained_by_one_process_at_a_time(cluster, tmp_path):
-    lock = (tmp_path / "training" / identity_of(CONFIG)).with_suffix(".lock")
-    with exclusive(lock, ""), pytest.raises(ArtifactError, match="Another process is training this network"):
-        train_on(tmp_path)
+def test_a_network_that_another_process_trains_is_waited_for(cluster, tmp_path):
+    """The other one is a lock that opens once the network is there: nothing is trained here."""
+    store, said = open_store(tmp_path), []
+    with ThreadPoolExecutor() as pool:
+        with store.lock(run_folder(identity_of(CONFIG)), ""):
+            found = pool.submit(train_on, tmp_path, CONFIG, ONE, said.append)
+            wait_for(lambda: said)
+            assert "Another process is training this network" in said[0]
+            trained(tmp_path, CONFIG)
+            assert not found.done()
+        assert found.result().record["training"] == {}
 
 
 # Two workers: Ray Train.
@@ -328,7 +297,7 @@ def test_a_driver_killed_and_one_stopped_and_then_a_third_end_at_the_same_weight
     # The workers of the one that was killed may live on beside the next for some seconds.
     assert start_and_send(2, signal.SIGINT) == 130, output.read_text()
     assert "Stopped. Run the same command again to resume." in output.read_text()
-    assert not network_path(store, identity_of(LONG)).exists()
+    assert not (store / network_path(identity_of(LONG))).exists()
     network = train_on(store, LONG, TWO)
     first, second, third = starts_of(network)
     assert first == 0 < second < third < LONG.recipe.epochs * STEPS

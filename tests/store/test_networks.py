@@ -15,6 +15,7 @@ from ldaf_bench.data.splits import LeakError, Seen, require_unseen
 from ldaf_bench.models.heads import HEADS
 from ldaf_bench.models.network import NetworkConfig, build
 from ldaf_bench.models.recipe import Recipe
+from ldaf_bench.store.folder import Folder
 from ldaf_bench.store.networks import MANIFEST, WEIGHTS, load_network, network_id, save_network
 from tests.networks import CONFIG, changed, digits_splits, head_of
 
@@ -24,7 +25,8 @@ def save(store, config):
     model = build(config, (1, 8, 8), 10)
     model.prepare(torch.from_numpy(dataset.images[splits.prior]))
     weights = {name: value.contiguous() for name, value in model.state_dict().items()}
-    return save_network(store, config, dataset, weights, {"curve": [], "seconds": 1.0}), model.eval()
+    key = save_network(Folder(store), config, dataset, weights, {"curve": [], "seconds": 1.0})
+    return store / key, model.eval()
 
 
 @pytest.fixture
@@ -101,7 +103,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     weights = {name: value.contiguous() for name, value in build(CONFIG, (1, 8, 8), 10).state_dict().items()}
     weights["head.linear.bias"][3] = math.nan
     with pytest.raises(ValueError, match=r"head\.linear\.bias must be finite"):
-        save_network(tmp_path, CONFIG, dataset, weights, {})
+        save_network(Folder(tmp_path), CONFIG, dataset, weights, {})
     assert not list(tmp_path.rglob("*.safetensors"))
 
 

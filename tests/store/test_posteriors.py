@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ldaf_bench.artifacts import ArtifactError
+from ldaf_bench.store.folder import Folder
 from ldaf_bench.store.posteriors import (
     VALUES,
     Posterior,
@@ -33,8 +34,8 @@ def integrated(entry, seed=1):
 @every_integrator
 def test_an_integration_comes_back_to_the_last_bit_with_its_guarantee(tmp_path, entry):
     made = integrated(entry)
-    save_integration(tmp_path, "name", "source", "posterior", made, {"integrate_seconds": 0.1})
-    found, record = load_integration(integration_path(tmp_path, "name"), "source")
+    save_integration(Folder(tmp_path), "name", "source", "posterior", made, {"integrate_seconds": 0.1})
+    found, record = load_integration(tmp_path / integration_path("name"), "source")
     assert torch.equal(found.per_datum, made.per_datum)
     assert (found.draws is None) == (made.draws is None)
     assert made.draws is None or torch.equal(found.draws, made.draws)
@@ -48,12 +49,12 @@ def test_an_integration_comes_back_to_the_last_bit_with_its_guarantee(tmp_path, 
 
 def test_an_integration_of_the_same_posterior_is_left_alone_and_one_of_another_is_replaced(tmp_path):
     mc = INTEGRATORS["mc"]
-    path = integration_path(tmp_path, "name")
-    save_integration(tmp_path, "name", "source", "one", integrated(mc, seed=1), {})
+    path = tmp_path / integration_path("name")
+    save_integration(Folder(tmp_path), "name", "source", "one", integrated(mc, seed=1), {})
     before = (path / VALUES).read_bytes()
-    save_integration(tmp_path, "name", "source", "one", integrated(mc, seed=2), {})
+    save_integration(Folder(tmp_path), "name", "source", "one", integrated(mc, seed=2), {})
     assert (path / VALUES).read_bytes() == before
-    save_integration(tmp_path, "name", "source", "another", integrated(mc, seed=2), {})
+    save_integration(Folder(tmp_path), "name", "source", "another", integrated(mc, seed=2), {})
     assert torch.equal(load_integration(path, "source").integration.per_datum, integrated(mc, seed=2).per_datum)
 
 
@@ -64,8 +65,8 @@ def test_a_posterior_comes_back_to_the_last_bit(tmp_path, family, unfitted):
     if family == "dense":
         prior, posterior = Dense(prior.factor()), Dense(posterior.factor())
     made = Posterior(prior, prior if unfitted else posterior, {"kl_divergence": 0.5}, [{"x": 0.0, "bound": 0.3}])
-    save_posterior(tmp_path, "name", {"seed": 1}, "source", made)
-    found = load_posterior(posterior_path(tmp_path, "name"), "source", from_tensors)
+    save_posterior(Folder(tmp_path), "name", {"seed": 1}, "source", made)
+    found = load_posterior(tmp_path / posterior_path("name"), "source", from_tensors)
     assert found.hash == made.hash
     for one, other in ((found.prior, made.prior), (found.distribution, made.distribution)):
         assert type(one) is type(other)
@@ -84,11 +85,11 @@ def test_the_hash_of_a_posterior_is_that_of_all_its_numbers():
 
 def test_what_rests_on_other_digests_or_has_another_name_is_refused(tmp_path):
     made = Posterior(gaussian(6, seed=1), gaussian(6, seed=2), {})
-    save_posterior(tmp_path, "name", {}, "source", made)
-    save_integration(tmp_path, "name", "source", made.hash, integrated(INTEGRATORS["mc"]), {})
+    save_posterior(Folder(tmp_path), "name", {}, "source", made)
+    save_integration(Folder(tmp_path), "name", "source", made.hash, integrated(INTEGRATORS["mc"]), {})
     for path, load in (
-        (posterior_path(tmp_path, "name"), lambda path, source: load_posterior(path, source, from_tensors)),
-        (integration_path(tmp_path, "name"), load_integration),
+        (tmp_path / posterior_path("name"), lambda path, source: load_posterior(path, source, from_tensors)),
+        (tmp_path / integration_path("name"), load_integration),
     ):
         load(path, "source")
         with pytest.raises(ArtifactError, match="other digests"):
@@ -99,8 +100,8 @@ def test_what_rests_on_other_digests_or_has_another_name_is_refused(tmp_path):
 
 
 def test_a_search_is_remembered_under_the_name_of_its_plan(tmp_path):
-    save_search(tmp_path, "plan", {"b", "a"})
-    path = search_path(tmp_path, "plan")
+    save_search(Folder(tmp_path), "plan", {"b", "a"})
+    path = tmp_path / search_path("plan")
     assert load_search(path) == {"a", "b"}
     assert json.loads((path / "about.json").read_text())["tried"] == ["a", "b"]
     path.rename(path.with_name("other"))

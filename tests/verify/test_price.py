@@ -59,7 +59,7 @@ def test_the_odd_suite_has_what_can_be_miscounted():
     # of catoni at 2 guesses, of catoni_grid, split_kl, chernoff and test_set, and with one event of betting for each of
     # the integrations of the unfitted prior: mc with 2 numbers of points, bonferroni and one_draw
     assert price.stochastic_events == 32 * (7 + 4)
-    # 32 priors × (2 fits and the prior itself) × mc with 2 numbers of points
-    assert price.integrations == 32 * 3 * 2
+    # 32 priors × (2 fits and the prior itself) × mc with 2 numbers of points, for the risk and for the excess
+    assert price.integrations == 32 * 3 * 2 * 2
     # 2 flows and a linear head × 2 seeds, with the event of chernoff and test_set, and that of betting
     assert price.mean_events == 6 * 2

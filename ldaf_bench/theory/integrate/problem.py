@@ -113,6 +113,11 @@ class Integration(NamedTuple):
         """The mean over data."""
         return self.per_datum.mean()
 
+    def cpu(self) -> Integration:
+        """The same in the memory of the CPU."""
+        draws = None if self.draws is None else self.draws.cpu()
+        return self._replace(per_datum=self.per_datum.cpu(), draws=draws)
+
 
 class Run(Protocol):
     """How an integrator is called; `num_points` is q, the number of points for every datum."""

@@ -154,6 +154,20 @@ def write_manifest(directory: Path, name: str, content: Mapping[str, Any]) -> No
     (directory / name).write_text(text + "\n", encoding="utf-8")
 
 
+def read_record(path: Path) -> dict[str, Any]:
+    """The content of a manifest, after checking its own checksum; its files need not be there."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        right = content.pop("checksum") == fingerprint(content)
+    except FileNotFoundError:
+        raise ArtifactError(f"There is no {path.name} in {path.parent}.") from None
+    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+        raise ArtifactError(f"{path} is damaged ({error}).") from None
+    if not right:
+        raise ArtifactError(f"{path} was changed.")
+    return dict(content)
+
+
 def read_manifest(
     directory: Path, name: str, required: Collection[str] | Callable[[Mapping[str, Any]], Collection[str]]
 ) -> dict[str, Any]:
@@ -162,19 +176,16 @@ def read_manifest(
     Which files these are may follow from the content.
     """
     path = directory / name
+    if not directory.exists():
+        raise ArtifactError(f"There is no {directory}.")
+    content = read_record(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        right = content.pop("checksum") == fingerprint(content)
         files = dict(content["files"])
         names = set(required(content) if callable(required) else required)
         plain = all(Path(file).name == file for file in names)
-    except FileNotFoundError:
-        if not directory.exists():
-            raise ArtifactError(f"There is no {directory}.") from None
-        raise ArtifactError(f"There is no {name} in {directory}.") from None
-    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ArtifactError(f"{path} is damaged ({error}).") from None
-    if not right or not plain or files.keys() != names:
+    if not plain or files.keys() != names:
         raise ArtifactError(f"{path} was changed.")
     for file in sorted(names):
         if not (directory / file).is_file() or file_sha256(directory / file) != files[file]:

@@ -123,6 +123,7 @@ ROOMS = {
         "theory", "messages", "artifacts", "data", "models", "methods", "store", "suite", "plan", "stages", "results",
         "pipeline",
     },
+    "pack": {"messages", "artifacts", "data", "store", "plan", "results", "pipeline", "verify"},
     "simulate": {
         "theory", "sections", "data", "models", "methods", "suite", "plan", "results", "report", "verify",
     },

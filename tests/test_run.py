@@ -27,8 +27,9 @@ from ldaf_bench.store.posteriors import load_integration
 from ldaf_bench.theory.bounds import BOUNDS
 from ldaf_bench.theory.certificate import Budget, certify
 from ldaf_bench.theory.integrate import INTEGRATORS
-from ldaf_bench.verify.__main__ import check_price, read_plan
+from ldaf_bench.verify.__main__ import check_price
 from ldaf_bench.verify.checks import VerifyError, check_row
+from ldaf_bench.verify.folder import read_plan
 from ldaf_bench.verify.price import budget_of, recount
 from tests.places import SMALL, Place, steady
 

@@ -67,10 +67,14 @@ def note_look(store: Store, part: str, plan: str, suite: str, weights: Mapping[s
             write_manifest(directory, MANIFEST, {**content, "collected": _now()})
 
 
+def ledger_keys(store: Store, part: str) -> list[str]:
+    """The keys of all entries of a certificate part."""
+    return [f"{_part(part)}/{name}" for name in store.children(_part(part))]
+
+
 def read_ledger(store: Store, part: str) -> list[dict[str, Any]]:
     """All entries of a certificate part, the oldest first."""
-    folder = _part(part)
-    entries = [load_from(store, _entry, f"{folder}/{name}") for name in store.children(folder)]
+    entries = [load_from(store, _entry, key) for key in ledger_keys(store, part)]
     for entry in entries:
         if entry.get("part") != part:
             raise ArtifactError(f"The ledger of certificate part {part[:12]} has an entry of another part.")

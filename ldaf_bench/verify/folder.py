@@ -1,0 +1,109 @@
+"""What there is to verify: plan, tables, networks and digests; from a folder and its store, or from an archive."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from pydantic import ValidationError
+
+from ldaf_bench.artifacts import file_sha256, read_record
+from ldaf_bench.data.dataset import Dataset
+from ldaf_bench.data.datasets import summarize
+from ldaf_bench.data.splits import Indices
+from ldaf_bench.models.network import Network
+from ldaf_bench.pipeline import digests_of
+from ldaf_bench.plan import PLAN_FILE, SEAL_FILE, DigestOf, Plan, make_plan
+from ldaf_bench.results.collect import TABLE_FILES, Sources
+from ldaf_bench.stages.digest import SHARD, digest_images
+from ldaf_bench.store.digests import Digested, DigestKey, chosen, digest_key, digest_path, load_digest, save_digest
+from ldaf_bench.store.networks import load_network, network_path
+from ldaf_bench.store.store import Store, load_from, open_store
+from ldaf_bench.suite import Suite, SuiteError
+from ldaf_bench.verify.checks import VerifyError, check_digest, check_network
+
+
+def read_plan(folder: Path, root: Path) -> tuple[Plan, dict[str, Any]]:
+    """The plan, made again from the suite that was run, and plan.json; they must be the same."""
+    try:
+        content = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
+        plan = make_plan(Suite.model_validate(content["suite"]), summarize(content["suite"]["data"]["dataset"], root))
+        seal = json.loads((folder / SEAL_FILE).read_text(encoding="utf-8"))
+        files = dict(seal["files"])
+    except (OSError, ValueError, KeyError, TypeError, ValidationError, SuiteError) as error:
+        raise VerifyError(
+            f"{folder} does not hold a plan and its seal ({error}): name a folder like results/digits."
+        ) from error
+    for name in (PLAN_FILE, *TABLE_FILES):
+        if not (folder / name).is_file() or file_sha256(folder / name) != files.get(name):
+            raise VerifyError(f"{folder / name} is missing or was changed: run the suite again.")
+    if plan.describe() != {key: value for key, value in content.items() if key != "planned"}:
+        raise VerifyError(f"{folder / PLAN_FILE} is not the plan that its suite makes.")
+    return plan, content
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """All rows of a table."""
+    try:
+        return list(pq.read_table(path).to_pylist())
+    except (OSError, pa.ArrowException) as error:
+        raise VerifyError(f"{path} cannot be read ({error}): run the suite again.") from error
+
+
+def archived_record(key: DigestKey) -> str:
+    """The name of a digest's manifest in an archive, which holds nothing else of it."""
+    return f"digests/{key.network}/{key.name}.json"
+
+
+def read_sources(
+    digests: Sequence[DigestOf], plan: Plan, store: Store, dataset: Dataset | None, archive: Path | None
+) -> dict[DigestOf, Sources]:
+    """Every network and digest, checked. Those of an archive, unpacked in this folder, are computed again."""
+    sources: dict[DigestOf, Sources] = {}
+    for planned in digests:
+        network = load_from(store, load_network, network_path(planned.network))
+        splits = plan.network[planned.network].splits
+        check_network(plan.network[planned.network], network, dataset)
+        parts = []
+        for part, at_most in digests_of(plan, planned):
+            key = digest_key(network, splits, planned.method, planned.spec, part, at_most)
+            if archive is None:
+                digested = load_from(store, load_digest, digest_path(key))
+            else:
+                digested = _made_again(planned, network, key, dataset, chosen(splits, part, at_most), archive)
+            check_digest(planned, network, digested, dataset)
+            parts.append(digested)
+        sources[planned] = Sources(network, *parts)
+    return sources
+
+
+def _made_again(
+    planned: DigestOf, network: Network, key: DigestKey, dataset: Dataset | None, indices: Indices, archive: Path
+) -> Digested:
+    """A digest from weights and data, under the manifest of the one that the results were computed from.
+
+    Another machine may round otherwise. So the arrays need not have the manifest's checksums: what was computed from
+    them is computed again and compared.
+    """
+    if dataset is None:
+        raise VerifyError("An archive holds no digests, and they cannot be computed again without the data.")
+    record = read_record(archive / archived_record(key))
+    if {field: record.get(field) for field in vars(key)} != vars(key):
+        raise VerifyError(f"{archived_record(key)} of the archive is about another digest than its name says.")
+    model = network.model()
+
+    def shards() -> Iterator[tuple[int, dict[str, Any]]]:
+        for begin in range(0, len(indices), SHARD):
+            images = torch.from_numpy(dataset.images[indices[begin : begin + SHARD]].copy())
+            tensors = digest_images(planned.entry, planned.digest_spec, model, images)
+            yield begin, {name: tensor.numpy() for name, tensor in tensors.items()}
+
+    scratch = open_store(archive / "again")
+    save_digest(scratch, key, dataset, indices, shards())
+    return replace(load_from(scratch, load_digest, digest_path(key)), record=record)

@@ -23,23 +23,31 @@ class GaussianPrior(Spec):
     covariance: Annotated[str, EntryOf("covariance", COVARIANCES)] = "code"
     """Initialization of the covariance."""
     scale: Positive = 0.1
-    """σ, the size of the start's covariance; `scaled` finds its own from `rise`."""
+    """σ, the size of the covariance in its `unit`; `scaled` finds its own from `rise`."""
+    unit: Literal["own", "logits"] = "own"
+    """What `scale` is measured in. `own`: the random coordinates themselves; `logits`: the root mean square deviation
+    of the logits on prior data, which means the same for every network and covariance."""
     rise: Positive = PriorData._field_defaults["rise"]
     """For `scaled`: by how much the Gibbs risk on prior data may exceed the mean classifier's error."""
 
     def unused(self) -> frozenset[str]:
-        return frozenset({"scale"} if self.covariance in FINDS_ITS_SCALE else {"rise"})
+        return frozenset({"scale", "unit"} if self.covariance in FINDS_ITS_SCALE else {"rise"})
 
     @property
     def needs_data(self) -> bool:
         """Whether the prior is made from some data of the prior part."""
-        return self.covariance in FINDS_ITS_SCALE
+        return self.covariance in FINDS_ITS_SCALE or self._in_logits
+
+    @property
+    def _in_logits(self) -> bool:
+        return self.unit == "logits" and "unit" not in self.unused()
 
     def make(self, size: int, cache: Affine | None, labels: Tensor | None, seed: int) -> Gaussian:
         """The prior in so many coordinates, by the seed and by prior data alone."""
         some = None if cache is None or labels is None else PriorData(cache, labels, self.rise)
         scale = 1.0 if "scale" in self.unused() else self.scale
-        return initial_covariance(self.covariance, size, scale=scale, seed=seed, data=some)
+        in_logits = self._in_logits
+        return initial_covariance(self.covariance, size, scale=scale, seed=seed, data=some, in_logits=in_logits)
 
 
 class GaussianFit(FitSpec):

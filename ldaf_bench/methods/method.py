@@ -117,6 +117,8 @@ class Method:
     """Whether fits of this spec use the prior part too."""
     report_points: int = ACCURATE_POINTS
     """Draws or points per datum of the risks that are reported and that no certificate rests on."""
+    report_draws: int | None = None
+    """The same over all data at most, but one per datum at least: for methods whose draws are expensive."""
     refusal: Callable[[Any, int], tuple[str, str]] = field(default=lambda axes, num_classes: ("", ""))
     """(the method's section of a suite, number of classes) → (axis, why it cannot be); empty if all is well."""
     outcomes: tuple[Column, ...] = ()
@@ -131,6 +133,12 @@ class Method:
     def specs(self) -> tuple[type[Spec], ...]:
         """All sections of its axes; a fit has axes only if there is something to fit."""
         return (self.head, self.digest_axes, self.prior_axes, *([self.fit_axes] if self.prior else []))
+
+    def points_for(self, num_data: int) -> int:
+        """Draws or points per datum of reported risks, for so many data."""
+        if self.report_draws is None:
+            return self.report_points
+        return min(self.report_points, max(1, self.report_draws // num_data))
 
     def columns(self) -> list[Column]:
         """A column for each of its axes and outcomes."""

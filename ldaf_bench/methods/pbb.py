@@ -196,4 +196,5 @@ PBB = Method(
     fit_axes=Fit,
     fits_on_prior_data=lambda spec: spec.fit_on == "both",
     report_points=16,
+    report_draws=12_000,
 )

@@ -73,12 +73,17 @@ def reported_risks(
 
     They are reported, and no certificate rests on them.
     """
-    points = planned.digest.entry.report_points
+    method = planned.digest.entry
+
+    def risk(problem: Problem) -> float:
+        return accurate_risk(problem, method.points_for(len(problem.labels)))
+
     tested = problem_of(planned, posterior, test)
+    test_risk = risk(tested)
     return {
-        "prior_risk": accurate_risk(problem_of(planned, prior, certificate), points),
-        "prior_test_risk": accurate_risk(problem_of(planned, prior, test), points),
-        "test_risk": accurate_risk(tested, points),
+        "prior_risk": risk(problem_of(planned, prior, certificate)),
+        "prior_test_risk": risk(problem_of(planned, prior, test)) if planned.fit.fitted else test_risk,
+        "test_risk": test_risk,
         **({} if tested.mean is None else {"vote_test_error": vote_error(tested)}),
     }
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ldaf_bench.theory.arguments import require, require_count, require_entry, require_labels, require_positive
+from ldaf_bench.theory.chunks import chunks
 from ldaf_bench.theory.gaussian import Dense, DiagonalRankOne, Gaussian
 from ldaf_bench.theory.integrate import accurate_risk
 from ldaf_bench.theory.logits import problem
@@ -23,6 +24,8 @@ from ldaf_bench.theory.seeds import named_generator
 
 FLOOR = 0.01
 """Smallest |d| of a drawn covariance, relative to its scale."""
+SHAPE_SCALE = 0.1
+"""σ at which an initialization is drawn whose scale is given in units of the logits: that of the paper."""
 
 
 class PriorData(NamedTuple):
@@ -95,6 +98,16 @@ def _scaled(size: int, scale: float, generator: torch.Generator, data: PriorData
     return _isotropic(size, low, generator, None)
 
 
+def logit_deviation(gaussian: Gaussian, data: PriorData) -> float:
+    r"""The root mean square deviation of a logit over the data, √(mean tr(P Σ̂ Pᵀ)/c): their common part is left out."""
+    cache, total = data.pushed, 0.0
+    num_data, num_classes = cache.mean.shape
+    for part in chunks(num_data, cache.numbers):
+        covariance = cache.covariance(gaussian, part, torch.float64)
+        total += float(covariance.diagonal(dim1=-2, dim2=-1).sum() + covariance.sum())  # tr(Σ̂ PᵀP), PᵀP = I + 1 1ᵀ
+    return math.sqrt(total / (num_data * num_classes))
+
+
 COVARIANCES: dict[str, Draw] = {
     "code": _code,
     "constant": _constant,
@@ -108,10 +121,21 @@ FINDS_ITS_SCALE = frozenset({"scaled"})
 
 
 def initial_covariance(
-    name: str, size: int, *, scale: float = 0.1, seed: int = 0, data: PriorData | None = None
+    name: str, size: int, *, scale: float = 0.1, seed: int = 0, data: PriorData | None = None, in_logits: bool = False
 ) -> Gaussian:
-    """The prior's Gaussian start in `size` = n(c−1) coordinates, by the initialization of that name."""
+    """The prior's Gaussian start in `size` = n(c−1) coordinates, by the initialization of that name.
+
+    With `in_logits`, `scale` is the `logit_deviation` on prior data: the initialization is drawn at `SHAPE_SCALE`, and
+    all of B multiplied. So the same scale means the same for every network and every initialization.
+    """
     require_entry("covariance", name, COVARIANCES)
     require_count("size", size)
     require_positive("scale", scale)
-    return COVARIANCES[name](size, scale, named_generator("covariance", name, seed), data)
+    drawn = COVARIANCES[name](
+        size, SHAPE_SCALE if in_logits else scale, named_generator("covariance", name, seed), data
+    )
+    if not in_logits:
+        return drawn
+    require(data is not None, "data", "prior-training data for a scale in units of the logits", None)
+    assert data is not None
+    return drawn.times(scale / logit_deviation(drawn, data))

@@ -8,6 +8,7 @@ certificates differ.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -46,6 +47,9 @@ class Gaussian(Protocol):
 
     def factor(self) -> Tensor:
         """B itself, of shape (size, size)."""
+
+    def times(self, factor: float) -> Gaussian:
+        """The same with `factor` times B, for a positive factor."""
 
     def tensors(self) -> dict[str, Tensor]:
         """What `from_tensors` makes it again from."""
@@ -99,6 +103,9 @@ class DiagonalRankOne:
 
     def factor(self) -> Tensor:
         return torch.diag(self.d) + torch.outer(self.q, self.q)
+
+    def times(self, factor: float) -> DiagonalRankOne:
+        return DiagonalRankOne(factor * self.d, math.sqrt(factor) * self.q, self.mean)
 
     def tensors(self) -> dict[str, Tensor]:
         return _with_mean({"d": self.d, "q": self.q}, self.mean)
@@ -174,6 +181,9 @@ class Dense:
 
     def factor(self) -> Tensor:
         return self.b
+
+    def times(self, factor: float) -> Dense:
+        return Dense(factor * self.b, self.mean)
 
     def tensors(self) -> dict[str, Tensor]:
         return _with_mean({"b": self.b}, self.mean)

@@ -122,9 +122,9 @@ def check_posterior(planned: PlannedPosterior, posterior: Posterior, sources: So
         _require(abs(again - said) <= 1e-6, f"{name} says {column} = {said:.7f}, but it is {again:.7f}.")
 
 
-def estimate_points(planned: PlannedPosterior) -> int:
+def estimate_points(planned: PlannedPosterior, num_data: int) -> int:
     """Points per datum of `verify`'s own estimate."""
-    return 4 * planned.digest.entry.report_points
+    return 4 * planned.digest.entry.points_for(num_data)
 
 
 def estimate_risk(planned: PlannedPosterior, posterior: Posterior, sources: Sources) -> float:
@@ -134,7 +134,7 @@ def estimate_risk(planned: PlannedPosterior, posterior: Posterior, sources: Sour
     """
     certificate = sources.certificate.data(sources.network)
     integrals = problem_of(planned, posterior.distribution, certificate)
-    estimate = accurate_risk(integrals, estimate_points(planned), seed=-7)
+    estimate = accurate_risk(integrals, estimate_points(planned, len(certificate.labels)), seed=-7)
     twin, labels = METHOD_TWINS.get(planned.digest.entry), certificate.labels.numpy()
     name = f"Posterior {planned.identity}"
     if twin is not None and twin.logits is not None:
@@ -196,7 +196,7 @@ def check_integration(
         _require(gap <= 1e-7, f"{name}: the bound differs from its dense twin by {gap:.1e}.")
     # How far two estimates with so many independent draws may be apart: six standard errors of plain sampling.
     independent = planned.num_points if entry.needs == "shared" else draws
-    others = len(certificate.labels) * estimate_points(planned.posterior)
+    others = len(certificate.labels) * estimate_points(planned.posterior, len(certificate.labels))
     noise = 6 * math.sqrt(max(estimate * (1 - estimate), 1 / draws) * (1 / independent + 1 / others)) + 1e-4
     if not entry.certifies or entry.chance:
         off = abs(float(integration.value) - estimate)

@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from ldaf_bench.theory.covariances import COVARIANCES, FINDS_ITS_SCALE, FLOOR, PriorData, initial_covariance
+from ldaf_bench.theory.covariances import (
+    COVARIANCES,
+    FINDS_ITS_SCALE,
+    FLOOR,
+    PriorData,
+    initial_covariance,
+    logit_deviation,
+)
 from ldaf_bench.theory.gaussian import Dense, kl_divergence
 from ldaf_bench.theory.integrate import integrate
 from ldaf_bench.theory.logits import problem
@@ -52,12 +59,34 @@ def test_scaled_raises_the_risk_on_prior_data_by_the_set_amount():
     assert risk == pytest.approx(0.05, abs=0.004)
 
 
+@pytest.mark.parametrize("name", sorted(set(COVARIANCES) - FINDS_ITS_SCALE))
+@pytest.mark.parametrize("scale", [0.02, 1.5])
+def test_a_scale_in_logits_is_the_deviation_of_drawn_logits_on_prior_data(name, scale):
+    """By the definition: draws of the start, pushed to the logits, without their common part."""
+    data = prior_data()
+    start = initial_covariance(name, 9, scale=scale, seed=1, data=data, in_logits=True)
+    draws = start.act(normal(20_000, 9, seed=5))
+    rows = data.pushed.rows[:50] @ draws.T  # (data, c − 1, draws)
+    logits = torch.cat([rows, -rows.sum(1, keepdim=True)], dim=1)
+    one = PriorData(type(data.pushed)(*(tensor[:50] for tensor in data.pushed)), data.labels[:50])
+    assert float((logits**2).mean().sqrt()) == pytest.approx(logit_deviation(start, one), rel=0.02)
+    assert logit_deviation(start, data) == pytest.approx(scale, rel=1e-9)
+
+
+def test_a_scale_in_logits_keeps_the_shape_of_the_covariance():
+    data = prior_data()
+    own, other = (initial_covariance("paper", 9, seed=1, data=data, in_logits=logits) for logits in (False, True))
+    ratio = other.factor() / own.factor()
+    assert torch.allclose(ratio, ratio[0, 0].expand_as(ratio))
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda: initial_covariance("papper", 9), "covariance must be one of"),
         (lambda: initial_covariance("paper", 0), "size must be an integer of at least 1"),
         (lambda: initial_covariance("paper", 9, scale=-1.0), "scale must be positive"),
+        (lambda: initial_covariance("paper", 9, in_logits=True), "prior-training data for a scale in units"),
         (lambda: initial_covariance("scaled", 9), "data must be prior-training data"),
         (lambda: initial_covariance("scaled", 9, data=prior_data(rise=0.99)), "rise must be within"),
     ],

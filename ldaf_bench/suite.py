@@ -144,6 +144,9 @@ class Convergence(Section):
     """Seeds over which the error is averaged."""
     reference_points: Count = 16384
     """Points per datum of the reference, plain Monte Carlo in float64."""
+    num_data: Count | None = None
+    """Data of the certificate part, spread over it, whose own risks are compared one by one; null: compare the risk of
+    the whole part."""
 
     @model_validator(mode="after")
     def _converge(self) -> Self:

@@ -235,7 +235,8 @@ def _provenance(versions: Mapping[str, str], finished: str) -> dict[str, Any]:
 def _curves(
     plan: Plan, kept: Iterable[PlannedPosterior], store: Store, posteriors: Posteriors
 ) -> Iterator[dict[str, Any]]:
-    suite = plan.suite.suite
+    suite, asked = plan.suite.suite, plan.suite.convergence
+    kind = "integration" if asked is None or asked.num_data is None else "integration_each"
     networks = {found.network.identity: found.network for found in posteriors.sources.values()}
     for identity in (one.identity for one in plan.networks if one.identity in networks):  # they arrive in any order
         elapsed = 0.0
@@ -255,4 +256,4 @@ def _curves(
         name = plan.convergence_of(planned)
         if name is not None and store.exists(key := convergence_path(name)):
             for row in load_from(store, partial(load_convergence, source=posteriors.content[planned.digest]), key):
-                yield {**base, "kind": "integration", **row}
+                yield {**base, "kind": kind, **row}

@@ -140,13 +140,13 @@ CURVES = (
     Column("suite", str, "name of the suite"),
     Column("network", str, "as in results.parquet"),
     Column("posterior", str, "as in results.parquet; empty for training curves"),
-    Column("kind", str, "`training`, `fit` or `integration`"),
+    Column("kind", str, "`training`, `fit`, `integration` (the whole part's risk), `integration_each` (each datum's)"),
     Column(
         "series", str, "what y is: loss, accuracy, images_per_second; a quantity of the fit; an integrator's name, or "
         "`reference` for the standard error of what integrators are compared with",
     ),
     Column("x", float, "epoch, step of the fit, or points per datum"),
-    Column("y", float, "its value; for integration, the root mean square error of the risk over seeds"),
+    Column("y", float, "its value; for integrations, the root mean square error of the risk over seeds"),
     Column("low", float, "lower end of a band around y; null without one"),
     Column("high", float, "upper end"),
     Column("seconds", float, "time spent up to x, or for one integration", unit=SECONDS),

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ldaf_bench.methods.method import Data, Distribution, Fitted, Watch
 from ldaf_bench.plan import PlannedIntegration, PlannedPosterior
@@ -103,15 +104,23 @@ def integrate_posterior(
 def convergence(
     planned: PlannedPosterior, posterior: Posterior, certificate: Data, asked: Convergence
 ) -> list[dict[str, Any]]:
-    """Root mean square errors of the risk over seeds, against a long Monte Carlo run. [Boll22, Fig. 3]
+    """Root mean square errors over seeds, against a long Monte Carlo run. [Boll22, Fig. 3]
 
-    The band is that of the mean square's standard error. The series `reference` is the reference's own error: what
-    comes near it cannot be judged by it.
+    Of the risk of the whole part; or, if the suite names a number of data, of each one's own risk. The band is that of
+    the mean square's standard error. The series `reference` is the reference's own error: what comes near it cannot be
+    judged by it.
     """
-    integrals = problem_of(planned, posterior.distribution, certificate)
+    one_by_one = asked.num_data is not None
+    integrals = problem_of(planned, posterior.distribution, _some(certificate, asked.num_data))
+
+    def compared(found: Integration) -> Tensor:
+        return found.per_datum.double().cpu() if one_by_one else found.value.double().cpu()[None]
+
     name = reference_integrator(integrals).name
     reference = integrate(name, integrals, num_points=asked.reference_points, seed=-1)
-    truth, error = float(reference.value), reference.standard_error or 0.0
+    truth, error = compared(reference), reference.standard_error or 0.0
+    if one_by_one:
+        error = float((truth * (1 - truth)).mean() / asked.reference_points) ** 0.5
     points = float(asked.reference_points)
     rows = [{"series": "reference", "x": points, "y": error, "low": error, "high": error, "seconds": 0.0}]
     for integrator in asked.integrator:
@@ -119,12 +128,9 @@ def convergence(
             continue
         for count in asked.num_points:
             begin = time.perf_counter()
-            values = [
-                float(integrate(integrator, integrals, num_points=count, seed=seed).value)
-                for seed in range(asked.repeats)
-            ]
+            found = [integrate(integrator, integrals, num_points=count, seed=seed) for seed in range(asked.repeats)]
             seconds = (time.perf_counter() - begin) / asked.repeats
-            squares = (torch.tensor(values, dtype=torch.float64) - truth) ** 2
+            squares = torch.stack([((compared(one) - truth) ** 2).mean() for one in found])
             middle, spread = float(squares.mean()), float(squares.std()) / asked.repeats**0.5
             rows.append(
                 {
@@ -137,6 +143,16 @@ def convergence(
                 }
             )
     return rows
+
+
+def _some(data: Data, at_most: int | None) -> Data:
+    """At most so many data, spread over all of them."""
+    if at_most is None:
+        return data
+    step = -(-len(data.labels) // at_most)
+    return data._replace(
+        digest={name: tensor[::step] for name, tensor in data.digest.items()}, labels=data.labels[::step]
+    )
 
 
 def peak_bytes() -> int:

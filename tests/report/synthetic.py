@@ -177,8 +177,9 @@ def curves(rows):
             found += [
                 common | {"series": s, "x": float(step), "y": y, "seconds": 0.2 * step} for s, y in series.items()
             ]
-    for network, row in itertools.islice(networks.items(), 1):
-        common = {"suite": row["suite"], "network": network, "posterior": "", "kind": "integration"}
+    first = itertools.islice(networks.items(), 1)
+    for (network, row), kind in itertools.product(first, ("integration", "integration_each")):
+        common = {"suite": row["suite"], "network": network, "posterior": "", "kind": kind}
         rates = {
             "mc": (2e-3, -0.5, 1),
             "qmc": (2e-3, -0.8, 1.1),

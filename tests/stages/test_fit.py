@@ -101,3 +101,15 @@ def test_convergence_is_shown_for_the_integrators_that_the_method_has_something_
         assert 0 <= row["low"] <= row["y"] <= row["high"]
     curves = {name: [row["y"] for row in rows if row["series"] == name] for name in offered}
     assert sum(last < first for first, last in curves.values()) >= len(curves) - 1
+
+
+def test_the_risks_of_some_data_are_compared_one_by_one(case, fits):
+    """Errors of single data do not average out, so they are larger than that of the whole part."""
+    planned, posterior = fits[0]
+    (offered, *_) = [name for name, entry in INTEGRATORS.items() if entry.least_points and entry.certifies
+                     and entry.needs in planned.digest.entry.offers]  # fmt: skip
+    asked = {"integrator": [offered], "num_points": [16], "repeats": 4, "reference_points": 512}
+    whole = convergence(planned, posterior, case.certificate, Convergence(**asked))
+    each = convergence(planned, posterior, case.certificate, Convergence(**asked, num_data=50))
+    assert each[1]["y"] > 2 * whole[1]["y"]
+    assert each[1]["y"] == pytest.approx(each[0]["y"] * (512 / 16) ** 0.5, rel=0.5)  # both are plain Monte Carlo

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from ldaf_bench.report.comparison import comparison
 from ldaf_bench.report.figures.ablations import other_axes, plot_sweep, sweep, swept_certificates
-from ldaf_bench.report.figures.integration import plot_convergence, plot_cost
+from ldaf_bench.report.figures.integration import EACH, plot_convergence, plot_cost
 from ldaf_bench.report.figures.progress import plot_fit, plot_time, plot_training
 from ldaf_bench.report.figures.risks import calibration, compared, plot_calibration, plot_comparison
 from ldaf_bench.report.names import Held, column
@@ -56,6 +56,12 @@ FIGURES: dict[str, Plot] = {
         "Root mean square error of the Gibbs risk against points per datum, over integrator seeds and posteriors, with "
         "bands. The reference is an estimate too: points near its error or below it say nothing about an integrator.",
         lambda r: plot_convergence(r.curves),
+    ),
+    "convergence_each": Plot(
+        "Convergence of the integrators, datum by datum",
+        "Root mean square error of each datum's own Gibbs risk against points per datum, over some data, integrator "
+        "seeds and posteriors, with bands. The reference is an estimate too.",
+        lambda r: plot_convergence(r.curves, EACH),
     ),
     "cost": Plot(
         "Accuracy against cost",

@@ -1,4 +1,5 @@
-"""How fast integrators converge, and what their accuracy costs; from curves of kind `integration`."""
+"""How fast integrators converge, and what their accuracy costs; from curves of kinds `integration` and
+`integration_each`."""
 
 from __future__ import annotations
 
@@ -15,24 +16,28 @@ REFERENCE = "reference"
 """The series that is no integrator: the standard error of the risk that all others are compared with."""
 
 
-def reference_error(curves: pd.DataFrame) -> float | None:
+WHOLE, EACH = "integration", "integration_each"
+"""Kinds of curves: errors of the risk of the whole part, and of each datum's own risk."""
+
+
+def reference_error(curves: pd.DataFrame, kind: str) -> float | None:
     """Root mean square over posteriors; None if the records do not know it."""
-    errors = curves[curves["kind"].eq("integration") & curves["series"].eq(REFERENCE) & curves["y"].gt(TINY)]["y"]
+    errors = curves[curves["kind"].eq(kind) & curves["series"].eq(REFERENCE) & curves["y"].gt(TINY)]["y"]
     return None if errors.empty else float(np.sqrt((errors**2).mean()))
 
 
-def _floor(ax: Axes, curves: pd.DataFrame) -> list[Line2D]:
+def _floor(ax: Axes, curves: pd.DataFrame, kind: str) -> list[Line2D]:
     """A line at the error of the reference, if it is known, and its entry for the legend."""
-    error = reference_error(curves)
+    error = reference_error(curves, kind)
     if error is None:
         return []
     ax.axhline(error, color=INK, linestyle="--", linewidth=1.3, zorder=2)
     return [key("error of the reference", (INK, ""), line="--")]
 
 
-def convergence(curves: pd.DataFrame) -> pd.DataFrame:
+def convergence(curves: pd.DataFrame, kind: str) -> pd.DataFrame:
     """`y`, `low`, `high` and `seconds` by integrator and points per datum; root mean square over posteriors."""
-    rows = curves[curves["kind"].eq("integration") & curves["y"].gt(TINY) & curves["x"].ge(1)]
+    rows = curves[curves["kind"].eq(kind) & curves["y"].gt(TINY) & curves["x"].ge(1)]
     rows = rows[rows["series"].ne(REFERENCE)]
     rows = rows.assign(square=rows["y"] ** 2)
     groups = rows.groupby(["series", "x"], sort=True)
@@ -41,9 +46,9 @@ def convergence(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 @styled
-def plot_convergence(curves: pd.DataFrame) -> Figure | None:
+def plot_convergence(curves: pd.DataFrame, kind: str = WHOLE) -> Figure | None:
     """Root mean square error of the risk against points per datum, with bands and the slopes −1/2 and −1."""
-    frame = convergence(curves)
+    frame = convergence(curves, kind)
     if frame["x"].nunique() < 2:
         return None
     new, axes = figure(4.4)
@@ -57,10 +62,10 @@ def plot_convergence(curves: pd.DataFrame) -> Figure | None:
         band = rows[rows["low"].gt(0) & rows["high"].notna()]
         if len(band) > 1:
             ax.fill_between(band["x"], band["low"], band["high"], color=paint, alpha=0.18, linewidth=0)
-    floor = _floor(ax, curves)
+    floor = _floor(ax, curves, kind)
     log_axis(ax, "x", 2)
     log_axis(ax, "y")
-    error = reference_error(curves) or frame["y"].min()
+    error = reference_error(curves, kind) or frame["y"].min()
     lowest = np.nanmin(frame[["y", "low"]].where(frame[["y", "low"]] > 0).to_numpy(dtype=float))
     highest = np.nanmax(frame[["y", "high"]].to_numpy(dtype=float))
     # A band's lower end can be next to nothing, and would take all of the room.
@@ -68,7 +73,7 @@ def plot_convergence(curves: pd.DataFrame) -> Figure | None:
     places = sorted(frame["x"].unique())
     if len(places) <= 8:
         ax.set_xticks(places, [count(place) for place in places])
-    ax.set(xlabel="points per datum", ylabel="RMS error of the risk")
+    ax.set(xlabel="points per datum", ylabel=f"RMS error of {'the' if kind == WHOLE else 'a datum’s'} risk")
     handles = [key(label(name), look, line="-") for name, look in looks.items()]
     handles += [key("slope −1/2", ("#777777", ""), line=":"), key("slope −1", ("#777777", ""), line="-.")]
     legend(new, handles + floor, 3)
@@ -88,7 +93,7 @@ def _slopes(ax: Axes, frame: pd.DataFrame) -> None:
 @styled
 def plot_cost(curves: pd.DataFrame) -> Figure | None:
     """Root mean square error of the risk against the seconds of one integration; to the lower left is better."""
-    frame = convergence(curves)
+    frame = convergence(curves, WHOLE)
     frame = frame[frame["seconds"].gt(TINY)]
     if len(frame) < 2:
         return None
@@ -101,7 +106,7 @@ def plot_cost(curves: pd.DataFrame) -> Figure | None:
         counts = [count(x) for x in (rows["x"].iloc[0], rows["x"].iloc[-1])]
         points = "–".join(dict.fromkeys(counts))
         handles.append(key(f"{label(name)}, {points}", (paint, marker), line="-"))
-    handles += _floor(ax, curves)
+    handles += _floor(ax, curves, WHOLE)
     log_axis(ax, "x")
     log_axis(ax, "y")
     ax.margins(0.09, 0.1)

@@ -45,7 +45,7 @@ check: install  ## Lint, format and types
 	$(BIN)/mypy
 
 test: check  ## All of `check`, then all tests
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-cluster: install  ## The README's cluster section on three hosts made of namespaces; needs root, under ten minutes
 	$(BIN)/python -m tests.cluster

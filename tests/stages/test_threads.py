@@ -44,11 +44,11 @@ def test_as_many_run_at_a_time_as_may_and_no_more():
 
 def test_asking_does_not_wait_longer_than_it_may():
     go = threading.Event()
-    threads = Threads(lambda item: go.wait(10), [1], 1)
+    threads = Threads(lambda item: go.wait(60), [1], 1)
     begin = time.monotonic()
     assert list(threads.ended(0)) == []
     assert list(threads.ended(0.05)) == []
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30
     go.set()
     assert [item for item, _ in all_of(threads)] == [1]
     assert list(threads.ended(60)) == []

@@ -89,7 +89,7 @@ def test_a_store_that_stays_away_is_given_up_with_one_sentence_and_nothing_half_
 
     with pytest.raises(StoreError, match=r"did not answer for 0 seconds \(network connection\)\. Run") as caught:
         put_many()
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 20  # others are waited for two minutes
     assert "10.1.2.3" not in str(caught.value)
     fresh = open_store(place)
     for name in fresh.children("networks"):
@@ -102,7 +102,7 @@ def test_a_server_that_is_frozen_in_the_middle_of_an_answer_is_given_up_as_well(
     begin = time.monotonic()
     with pytest.raises(StoreError, match="did not answer"):
         store.exists(KEY)
-    assert 0.4 < time.monotonic() - begin < 3
+    assert 0.4 < time.monotonic() - begin < 30  # it would wait for ever
     never.set()
 
 
@@ -111,7 +111,7 @@ def test_a_server_that_refuses_is_not_asked_again(place):
     begin = time.monotonic()
     with pytest.raises(StoreError, match=r"refuses \(access denied\)\. Check its name, and the credentials") as caught:
         store.exists(KEY)
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < 10  # others are asked for two minutes
     assert "AKIA123" not in str(caught.value)
     assert store.retries == 0
 

@@ -99,12 +99,14 @@ FIGURES: dict[str, Plot] = {
     ),
     "training": Plot(
         "Training the networks",
-        "One line per network, on training data during training (augmented, if the recipe says so).",
+        "One line per network, on training data during training (augmented, if the recipe says so). A network that "
+        "several methods share has the name of the first.",
         lambda r: plot_training(r.curves, r.results),
     ),
     "time": Plot(
         "Where the time went",
-        "Training counts once per network, a digest once per network and method, however many integrations share them.",
+        "Training counts once per network, a digest once per network and method, however many integrations share them. A "
+        "network that several methods share has the name of the first.",
         lambda r: plot_time(r.results),
     ),
 }

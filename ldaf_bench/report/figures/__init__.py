@@ -105,8 +105,8 @@ FIGURES: dict[str, Plot] = {
     ),
     "time": Plot(
         "Where the time went",
-        "Training counts once per network, a digest once per network and method, however many integrations share them. A "
-        "network that several methods share has the name of the first.",
+        "Training counts once per network, a digest once per network and method, however many integrations share them. "
+        "A network that several methods share has the name of the first.",
         lambda r: plot_time(r.results),
     ),
 }

@@ -42,7 +42,7 @@ from ldaf_bench.stages.session import (
 )
 from ldaf_bench.stages.train import ConfigError, check
 from ldaf_bench.store.ledger import commit_plan, looks_of
-from ldaf_bench.store.patience import leave
+from ldaf_bench.store.patience import command
 from ldaf_bench.store.store import Store, open_store
 from ldaf_bench.suite import Suite, SuiteError, read_suite
 
@@ -261,4 +261,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    command(main)

@@ -16,8 +16,8 @@ settings.load_profile("suite")
 
 
 LONGEST = [
-    "test_run", "test_train", "test_s3", "test_speed", "test_simulate", "test_leaving", "test_search", "test_posteriors",
-    "test_readme", "test_pack", "test_slurm", "test_columns", "test_browser",
+    "test_run", "test_train", "test_s3", "test_speed", "test_simulate", "test_leaving", "test_search",
+    "test_posteriors", "test_readme", "test_pack", "test_slurm", "test_columns", "test_browser",
 ]  # fmt: skip
 """Files that take twenty seconds or more, the longest first."""
 

@@ -352,7 +352,7 @@ def test_whatever_changes_a_posterior_changes_its_name():
         {"optimizer": "sgd"}, {"learning_rate": 0.5}, {"fit_epochs": 2}, {"max_alternations": 3}, {"fit_batch": 10},
         {"fit_epsilon": 0.2}, {"flow": "sflow"}, {"horizon": 2.0}, {"num_nodes": 6}, {"covariance": "scaled"},
         {"covariance": "scaled", "rise": 0.1}, {"mean": "fitted"}, {"objective": "zero_one"},
-        {"objective": "zero_one", "zero_one_points": 32},
+        {"objective": "zero_one", "zero_one_points": 32}, {"unit": "logits"},
     ]  # fmt: skip
     assert {name for change in changes for name in change} == set(METHODS["ldaf"].axes.model_fields)
     plans = [plan(ldaf=change) for change in changes]

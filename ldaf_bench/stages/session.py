@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ldaf_bench.messages import duration
 from ldaf_bench.resources import Resources
+from ldaf_bench.store.patience import end_at_once
 
 RayError = ray.exceptions.RayError
 """What Ray raises where a task or an actor is lost."""
@@ -68,10 +69,19 @@ def ray_session(
     )
     try:
         yield
-    finally:
-        if not verbose:  # threads that still wait for an answer would have Ray say so, after our last word
-            logging.getLogger("ray").setLevel(logging.CRITICAL)
-        ray.shutdown()
+    except BaseException:
+        # Threads may still talk to Ray, which then ends this process with an exit code of its own. So a command ends
+        # first; the processes of a Ray that it has started end by themselves, the last within a minute.
+        if not end_at_once():
+            _shut_down(verbose)
+        raise
+    _shut_down(verbose)
+
+
+def _shut_down(verbose: bool) -> None:
+    if not verbose:  # threads that still wait for an answer would have Ray say so, after our last word
+        logging.getLogger("ray").setLevel(logging.CRITICAL)
+    ray.shutdown()
 
 
 def cluster_address(named: str | None) -> str | None:

@@ -29,17 +29,24 @@ HOPELESS = re.compile(
 )
 """What the store says when no waiting will help."""
 logger = logging.getLogger("ldaf_bench.store")
-_hanging = threading.Event()
-"""A call was given up and still hangs in its thread."""
+_own_process, _at_once = threading.Event(), threading.Event()
 
 
-def leave(code: int) -> NoReturn:
-    """End this process. A call that hangs would keep the interpreter from ending as long as it hangs."""
-    if _hanging.is_set():
+def command(main: Callable[[], int]) -> NoReturn:
+    """Run a command that has this process to itself, and end the process with its exit code."""
+    _own_process.set()
+    code = main()
+    if _at_once.is_set():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def end_at_once() -> bool:
+    """Let the command end without waiting for its threads, some of which hang or are busy; False if there is none."""
+    _at_once.set()
+    return _own_process.is_set()
 
 
 class Patience:
@@ -109,7 +116,7 @@ class Patience:
             return future.result(max(0.0, end - time.monotonic()))
         except TimeoutError:
             if not future.done():
-                _hanging.set()
+                end_at_once()
             raise
 
     def _late(self) -> None:

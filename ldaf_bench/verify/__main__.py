@@ -41,7 +41,7 @@ from ldaf_bench.results.collect import (
 )
 from ldaf_bench.store.archive import unpack
 from ldaf_bench.store.ledger import looks_of, planned_when, read_ledger
-from ldaf_bench.store.patience import leave
+from ldaf_bench.store.patience import command
 from ldaf_bench.store.posteriors import StoredIntegration, integration_path, load_integration
 from ldaf_bench.store.store import Store, load_from, open_store
 from ldaf_bench.theory.integrate import INTEGRATORS, Integration
@@ -257,4 +257,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    command(main)

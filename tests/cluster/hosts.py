@@ -111,10 +111,11 @@ class Host:
     def power_on(self) -> None:
         """Boot, and plug the cable in."""
         packages = sysconfig.get_path("purelib")
-        hidden = {str(TOP), str(Path(sys.prefix).resolve())}
+        environment = Path(sys.prefix).resolve()
+        hidden = [TOP] if environment.is_relative_to(TOP) else [TOP, environment]
         script = [
             str(Path(__file__).with_name("boot.sh")), str(self.folder), self.name, self.address, SWITCH, packages,
-            sys.base_prefix, *sorted(hidden),
+            sys.base_prefix, *map(str, hidden),
         ]  # fmt: skip
         own = ["--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc"]
         with (self.folder / "boot.log").open("ab") as log:

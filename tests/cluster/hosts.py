@@ -112,7 +112,7 @@ class Host:
         """Boot, and plug the cable in."""
         packages = sysconfig.get_path("purelib")
         environment = Path(sys.prefix).resolve()
-        hidden = [TOP] if environment.is_relative_to(TOP) else [TOP, environment]
+        hidden = [TOP] if environment.is_relative_to(TOP.resolve()) else [TOP, environment]
         script = [
             str(Path(__file__).with_name("boot.sh")), str(self.folder), self.name, self.address, SWITCH, packages,
             sys.base_prefix, *map(str, hidden),

@@ -276,7 +276,8 @@ def network_table(results: pd.DataFrame) -> Table | None:
         return None
     groups = results[applies(results["network"])].groupby("network")
     own = [axis.name for axis in axes() if len(distinct(known, axis.name)) > 1]
-    own = [name for name in own if groups[name].nunique().le(1).all()]
+    # What all rows of a network agree in, its mean classifier's too: the others are axes of posteriors.
+    own = [name for name in own if groups[name].nunique(dropna=False).le(1).all()]
     counts = ["num_prior", "num_certificate", "num_test"]
     columns = _cells(known, ["network", "dataset", "method", *own, "seed", "split_seed", *counts, "device", "workers"])
     note = _hoist(columns)

@@ -33,13 +33,21 @@ from ldaf_bench.theory.seeds import named_generator
 LEAST_PROBABILITY = 1e-5
 """p_min: the cross-entropy is cut off at ln(1/p_min) and divided by it, so that it lies in [0, 1]."""
 MOMENTUM = 0.95
+UNIT_DRAWS, UNIT_STEPS = 8, 6
+"""To find a scale in units of the logits: draws of the weights, and steps of σ ← σ · wanted/seen. Their number is
+fixed, so that σ is a smooth function of the weights: rounding on another machine moves it by rounding only."""
+UNIT_START = 0.003
+"""σ of the first step."""
 
 
 class PriorSpec(Spec):
     """Where the weights start."""
 
     scale: Positive = 0.03
-    """σ of every weight."""
+    """σ of every weight, in its `unit`."""
+    unit: Literal["own", "logits"] = "own"
+    """What `scale` is measured in. `own`: the weights themselves; `logits`: the root mean square deviation of the
+    logits on prior data, which means the same for every network and method."""
 
 
 def bbb(risk: Tensor, kl: Tensor, num_data: int, epsilon: float) -> Tensor:
@@ -110,8 +118,25 @@ def digest(spec: Spec, model: Classifier, images: Tensor) -> dict[str, Tensor]:
 
 def prior(spec: PriorSpec, network: Network, data: Data | None, seed: int) -> Weights:
     """Centred on the trained weights."""
-    centre = StochasticClassifier(network.model()).weights
-    return Weights(centre, torch.full_like(centre, spec.scale))
+    stochastic, scale = StochasticClassifier(network.model()), spec.scale
+    if spec.unit == "logits":
+        require(data is not None, "data", "prior-training data for a scale in units of the logits", None)
+        assert data is not None
+        scale = UNIT_START
+        for _ in range(UNIT_STEPS):
+            scale *= spec.scale / logit_deviation(stochastic, scale, data, seed)
+    return Weights(stochastic.weights, torch.full_like(stochastic.weights, scale))
+
+
+def logit_deviation(stochastic: StochasticClassifier, scale: float, data: Data, seed: int) -> float:
+    """The root mean square distance of a logit from the trained network's; what all classes share is left out."""
+    generator = named_generator("unit of weights", seed)
+    mean, total = stochastic.weights, 0.0
+    images, logits = data.digest["images"], data.digest["logits"]
+    for some in torch.arange(len(logits)).tensor_split(UNIT_DRAWS):
+        moved = stochastic.shared(mean, torch.full_like(mean, scale), images[some], generator) - logits[some]
+        total += float((moved - moved.mean(1, keepdim=True)).double().square().sum())
+    return math.sqrt(total / logits.numel())
 
 
 def fit_weights(spec: Fit, prior: Weights, data: Data, seed: int, watch: Watch) -> Fitted:
@@ -194,6 +219,7 @@ PBB = Method(
     offers=frozenset({"draws", "shared"}),
     prior_axes=PriorSpec,
     fit_axes=Fit,
+    needs_prior_data=lambda spec: spec.unit == "logits",
     fits_on_prior_data=lambda spec: spec.fit_on == "both",
     report_points=16,
     report_draws=12_000,

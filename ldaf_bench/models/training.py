@@ -68,6 +68,16 @@ def weights_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 KINDS = ("model.", "average.")
 
 
+def precision_on(device: torch.device, recipe: Recipe) -> str:
+    """The recipe's precision where the device computes with it; elsewhere bfloat16 would be emulated, and slower."""
+    if device.type == "cuda":
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        has = torch.cpu.get_capabilities()
+        native = any(has.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+    return recipe.precision if native else "float32"
+
+
 class Training:
     """Training of one classifier; every worker of a group holds one, and they step together."""
 
@@ -75,6 +85,7 @@ class Training:
         self.model = model
         """Perhaps wrapped for data-parallel training."""
         self.recipe, self.batches = recipe, batches
+        self.precision = precision_on(batches.images.device, recipe)
         self.bare: nn.Module = getattr(model, "module", model)
         self.optimizer = recipe.optimizer(self.bare)
         self.step = 0
@@ -146,7 +157,7 @@ class Training:
     def _forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """This worker's summed cross-entropy, and how many it got right."""
         try:
-            with torch.autocast(images.device.type, torch.bfloat16, enabled=images.device.type == "cuda"):
+            with torch.autocast(images.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
                 logits = self.model(images)
         except (NotFiniteError, ArithmeticError):
             # The flow refuses features or a fitness beyond all measure. Every worker has to hear of it in the

@@ -94,7 +94,7 @@ def train_as(job: dict[str, Any], worker: int, num_workers: int, device: torch.d
     agree_on(training.step, num_workers)
     gpus = ray.get_runtime_context().get_accelerator_ids()["GPU"]
     start = {"step": training.step, "workers": num_workers, "device": device.type, "gpus_of_worker_0": len(gpus)}
-    starts.append({**start, "received": gathered(received, num_workers)})
+    starts.append({**start, "precision": training.precision, "received": gathered(received, num_workers)})
 
     last_checkpoint = last_word = time.monotonic()
     answer: Any = None

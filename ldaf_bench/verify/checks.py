@@ -107,7 +107,8 @@ def check_posterior(planned: PlannedPosterior, posterior: Posterior, sources: So
     prior = make_prior(planned, certificate, prior_data)
     mine, stored = prior.tensors(), posterior.prior.tensors()
     same = mine.keys() == stored.keys() and all(
-        torch.allclose(mine[tensor], stored[tensor], rtol=1e-7, atol=1e-12) for tensor in mine
+        # A scale in units of the logits rests on a digest, which another machine rounds otherwise.
+        torch.allclose(mine[tensor], stored[tensor], rtol=1e-5, atol=1e-12) for tensor in mine
     )
     _require(same, f"{name} did not start from the prior that was planned: its KL divergence is from something else.")
     if not planned.fit.fitted:

@@ -27,8 +27,8 @@ from ldaf_bench.theory.integrate import INTEGRATORS
 
 PLAN_FILE, SEAL_FILE = "plan.json", "seal.json"
 """In a results folder: the plan, written before anything runs; checksums and looks, written after the results."""
-FORMAT = 4
-"""To be raised whenever the code computes other numbers for the same posterior or integration."""
+FORMAT = 5
+"""To be raised whenever the code computes other numbers for the same posterior or integration, or a default changes."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class DigestOf:
     network: str
     method: str
     spec: str
-    """The digest's axes, as JSON with sorted keys."""
+    """The digest's axes that are not at their defaults, as JSON with sorted keys."""
 
     @property
     def entry(self) -> Method:
@@ -78,7 +78,7 @@ class PlannedPosterior:
     @cached_property
     def determines(self) -> dict[str, Any]:
         """All that determines it, without what has no effect."""
-        return {**asdict(self.digest), "prior": self.prior.used(), "fit": self.fit.used(), "seed": self.seed}
+        return {**asdict(self.digest), "prior": self.prior.named(), "fit": self.fit.named(), "seed": self.seed}
 
     @cached_property
     def identity(self) -> str:
@@ -307,7 +307,7 @@ def _networks(suite: Suite, summary: Summary, method: Method, section: Section) 
 
 def _digests(network: PlannedNetwork, method: Method, section: Section) -> Iterator[DigestOf]:
     for spec in grid(method.digest_axes, section):
-        yield DigestOf(network.identity, method.name, json.dumps(spec.used(), sort_keys=True))
+        yield DigestOf(network.identity, method.name, json.dumps(spec.named(), sort_keys=True))
 
 
 def _posteriors(

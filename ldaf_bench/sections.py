@@ -100,8 +100,16 @@ class Spec(Section):
         return frozenset()
 
     def used(self) -> dict[str, Any]:
-        """All other fields, as JSON has them: what an artifact is named by."""
+        """All other fields, as JSON has them."""
         return self.model_dump(mode="json", exclude=set(self.unused()))
+
+    def named(self) -> dict[str, Any]:
+        """What an artifact is named by: the fields that are used and not at their defaults.
+
+        So a field that is added later keeps the names of all artifacts that were made without it. A default whose
+        value changes is another matter: raise the FORMAT of what it determines.
+        """
+        return self.model_dump(mode="json", exclude=set(self.unused()), exclude_defaults=True)
 
 
 def axes_of(name: str, specs: typing.Sequence[type[Spec]]) -> type[Section]:

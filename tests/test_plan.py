@@ -405,3 +405,19 @@ def test_convergence_is_shown_for_the_first_posterior_of_each_network_of_the_fir
     assert [(p.seed, p.axes["covariance"]) for p in shown] == [(0, "code")] * 2
     assert len({made.convergence_of(p) for p in shown}) == 2
     assert plan().convergence_of(plan().posteriors[0]) is None
+
+
+def test_an_axis_that_is_added_later_keeps_the_names_of_posteriors():
+    one = plan(ldaf={"covariance": "code"}).posteriors[0]
+
+    class NewPrior(type(one.prior)):
+        sparkle: float = 0.5
+
+    class NewFit(type(one.fit)):
+        glitter: int = 3
+
+    newer = dataclasses.replace(one, prior=NewPrior(**one.prior.model_dump()), fit=NewFit(**one.fit.model_dump()))
+    assert (newer.identity, newer.prior_identity) == (one.identity, one.prior_identity)
+    other = dataclasses.replace(newer, prior=NewPrior(**one.prior.model_dump(), sparkle=0.7))
+    assert other.prior_identity != one.prior_identity
+    assert other.identity != one.identity

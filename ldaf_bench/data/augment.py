@@ -3,12 +3,16 @@ r"""Batches for training: which images, shifted and mirrored how, all decided by
 Images stay uint8 tensors where the network is. A batch is taken out, shifted, mirrored by one indexing operation; its
 normalization is the classifier's. Nothing here depends on what happened before, so that training can go on from any
 step of any epoch with the very same batches.
+
+- [DeVries17] DeVries, Taylor. Improved regularization of convolutional neural networks with cutout. 2017.
+- [Jordan24] Jordan. 94% on CIFAR-10 in 3.29 seconds on a single GPU. 2024.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -29,6 +33,8 @@ class Augmentation:
     """What comes in at the border: black, as in the paper's recipe, or the mirrored image."""
     flip: Flip = "random"
     """`alternating`: every image is mirrored in every other epoch, which half at first being random [Jordan24]."""
+    cutout: int = 0
+    """Side of a square at a random place of each image that is painted over with the mean colour [DeVries17]."""
 
 
 def augment(images: Tensor, chosen: Tensor, shifts: Tensor, flips: Tensor, padding: Padding) -> Tensor:
@@ -48,6 +54,16 @@ def augment(images: Tensor, chosen: Tensor, shifts: Tensor, flips: Tensor, paddi
     return batch if inside is None else batch * inside
 
 
+def cut_out(batch: Tensor, centres: Tensor, side: int, colour: Tensor) -> Tensor:
+    """The batch with a square around each centre (batch, 2) painted over; it may reach beyond the border."""
+    height, width = batch.shape[-2:]
+    first = centres - side // 2
+    rows, columns = (torch.arange(length, device=batch.device) - first[:, k, None]
+                     for k, length in enumerate((height, width)))  # fmt: skip
+    inside = ((rows >= 0) & (rows < side))[:, :, None] & ((columns >= 0) & (columns < side))[:, None]
+    return torch.where(inside[:, None], colour[:, None, None], batch)
+
+
 def _reflect(index: Tensor, length: int) -> Tensor:
     """An index beyond the border, mirrored back; the border itself is not repeated."""
     index = index.abs()
@@ -64,6 +80,10 @@ def check_batches(
         raise ValueError(f"A batch of {batch_size} is too small for {num_workers} workers: raise batch_size.")
     if augmentation.shift >= min(size):
         raise ValueError(f"Images of {min(size)} pixels cannot be shifted by {augmentation.shift}: lower shift.")
+    if augmentation.cutout >= min(size):
+        raise ValueError(
+            f"Of images of {min(size)} pixels nothing is left by a cutout of {augmentation.cutout}: lower it."
+        )
 
 
 @dataclass(frozen=True)
@@ -89,6 +109,11 @@ class Batches:
         """Steps of an epoch; what does not fill a batch waits for the next epoch's order."""
         return len(self.images) // self.batch_size
 
+    @cached_property
+    def colour(self) -> Tensor:
+        """The mean of each channel, as a pixel has it."""
+        return torch.stack([channel.double().mean().round() for channel in self.images.unbind(1)]).to(torch.uint8)
+
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """This worker's (images, labels) of every step of the epoch from `first_step` on."""
         num_data, device, how = len(self.images), self.images.device, self.augmentation
@@ -101,9 +126,13 @@ class Batches:
         local = (self.batch_size - self.worker + self.num_workers - 1) // self.num_workers
         shifts = torch.randint(-how.shift, how.shift + 1, (self.steps, local, 2), generator=generator)
         coins = torch.randint(2, (self.steps, local), generator=generator) == 1
+        places = torch.rand((self.steps, local, 2), generator=generator) * torch.tensor(self.images.shape[-2:])
         for step in range(first_step, self.steps):
             batch = order[step * self.batch_size : (step + 1) * self.batch_size]
             chosen = batch[self.worker :: self.num_workers]
             flips = coins[step] if how.flip == "random" else mirrored[chosen]
             chosen, shift, flips = (part.to(device, non_blocking=True) for part in (chosen, shifts[step], flips))
-            yield augment(self.images, chosen, shift, flips, how.padding), self.labels[chosen]
+            images = augment(self.images, chosen, shift, flips, how.padding)
+            if how.cutout:
+                images = cut_out(images, places[step].long().to(device), how.cutout, self.colour)
+            yield images, self.labels[chosen]

@@ -36,7 +36,7 @@ class HeadSpec(Spec, ABC):
         return ""
 
     def to_json(self) -> dict[str, Any]:
-        """All that it is, for a JSON file and for names."""
+        """All that it is, for a JSON file."""
         return {"kind": self.kind, **self.used()}
 
 

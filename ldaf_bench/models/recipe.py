@@ -39,6 +39,8 @@ class Recipe(BaseModel):
     """Images are shifted by up to this many pixels."""
     padding: Padding = "zero"
     flip: Flip = "random"
+    cutout: int = Field(0, ge=0, strict=True)
+    """Side of a square of each image that is painted over, at a random place; 0: none."""
     views: Literal["plain", "mirrored"] = "plain"
     """What the trained classifier looks at: `mirrored` averages the features of an image and of its mirror image."""
     average: float = Field(0.0, ge=0, lt=1, strict=True)
@@ -65,7 +67,7 @@ class Recipe(BaseModel):
     @property
     def augmentation(self) -> Augmentation:
         """The part that concerns images."""
-        return Augmentation(shift=self.shift, padding=self.padding, flip=self.flip)
+        return Augmentation(shift=self.shift, padding=self.padding, flip=self.flip, cutout=self.cutout)
 
     def rate(self, progress: float) -> float:
         """The learning rate when this fraction of all steps is done."""

@@ -21,13 +21,19 @@ from ldaf_bench.store.store import Store
 from ldaf_bench.theory.arguments import require_finite
 
 WEIGHTS, MANIFEST = "weights.safetensors", "network.json"
-FORMAT = 2
-"""To be raised whenever the code makes another classifier of the same configuration and weights."""
+FORMAT = 3
+"""To be raised whenever the code makes another classifier of the same configuration and weights, or if a default
+changes."""
 
 
 def network_id(config: NetworkConfig, points: str) -> str:
-    """The name of a network: a hash of its configuration and of the points that it sees (`Splits.hash("prior")`)."""
-    return fingerprint({"format": FORMAT, "config": config.model_dump(mode="json"), "points": points})
+    """The name of a network: a hash of its configuration and of the points that it sees (`Splits.hash("prior")`).
+
+    Settings at their defaults are left out, so that a setting that is added later keeps the names (see `Spec.named`).
+    """
+    named = config.model_dump(mode="json", exclude_defaults=True)
+    named["head"] = {"kind": config.head.kind, **config.head.named()}
+    return fingerprint({"format": FORMAT, "config": named, "points": points})
 
 
 def network_path(identity: str) -> str:

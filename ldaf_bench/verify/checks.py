@@ -108,7 +108,8 @@ def check_posterior(planned: PlannedPosterior, posterior: Posterior, sources: So
     mine, stored = prior.tensors(), posterior.prior.tensors()
     same = mine.keys() == stored.keys() and all(
         # A scale in units of the logits rests on a digest, which another machine rounds otherwise.
-        torch.allclose(mine[tensor], stored[tensor], rtol=1e-5, atol=1e-12) for tensor in mine
+        torch.allclose(mine[tensor], stored[tensor], rtol=1e-5, atol=1e-12)
+        for tensor in mine
     )
     _require(same, f"{name} did not start from the prior that was planned: its KL divergence is from something else.")
     if not planned.fit.fitted:

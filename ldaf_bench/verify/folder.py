@@ -17,7 +17,7 @@ from ldaf_bench.artifacts import file_sha256, read_record
 from ldaf_bench.data.dataset import Dataset
 from ldaf_bench.data.datasets import summarize
 from ldaf_bench.data.splits import Indices
-from ldaf_bench.models.network import Network
+from ldaf_bench.models.network import Network, NetworkConfig
 from ldaf_bench.pipeline import digests_of
 from ldaf_bench.plan import PLAN_FILE, SEAL_FILE, DigestOf, Plan, make_plan
 from ldaf_bench.results.collect import TABLE_FILES, Sources
@@ -33,7 +33,13 @@ def read_plan(folder: Path, root: Path) -> tuple[Plan, dict[str, Any]]:
     """The plan, made again from the suite that was run, and plan.json; they must be the same."""
     try:
         content = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
-        plan = make_plan(Suite.model_validate(content["suite"]), summarize(content["suite"]["data"]["dataset"], root))
+        suite = Suite.model_validate(content["suite"])
+        plan = make_plan(suite, summarize(content["suite"]["data"]["dataset"], root))
+        # Settings that are newer than the file are at their defaults.
+        configs = {
+            name: NetworkConfig(**config).model_dump(mode="json") for name, config in content["networks"].items()
+        }
+        filled = {"suite": suite.model_dump(mode="json"), "networks": configs}
         seal = json.loads((folder / SEAL_FILE).read_text(encoding="utf-8"))
         files = dict(seal["files"])
     except (OSError, ValueError, KeyError, TypeError, ValidationError, SuiteError) as error:
@@ -43,7 +49,7 @@ def read_plan(folder: Path, root: Path) -> tuple[Plan, dict[str, Any]]:
     for name in (PLAN_FILE, *TABLE_FILES):
         if not (folder / name).is_file() or file_sha256(folder / name) != files.get(name):
             raise VerifyError(f"{folder / name} is missing or was changed: run the suite again.")
-    if plan.describe() != {key: value for key, value in content.items() if key != "planned"}:
+    if plan.describe() != {**{key: value for key, value in content.items() if key != "planned"}, **filled}:
         raise VerifyError(f"{folder / PLAN_FILE} is not the plan that its suite makes.")
     return plan, content
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ldaf_bench.data.augment import Augmentation, Batches, augment
+from ldaf_bench.data.augment import Augmentation, Batches, augment, cut_out
 
 
 def images_of(num=40, channels=3, height=6, width=5):
@@ -108,3 +108,26 @@ def test_what_cannot_be_batched_is_refused():
         batches(batch_size=5, num_workers=3)
     with pytest.raises(ValueError, match="lower shift"):
         batches(shift=5)
+
+
+def test_cutout_paints_one_square_over_and_leaves_the_rest():
+    torch.manual_seed(0)
+    images, colour = images_of(num=8), torch.tensor([1, 2, 3], dtype=torch.uint8)
+    centres = torch.stack([torch.randint(6, (8,)), torch.randint(5, (8,))], dim=1)
+    fast = cut_out(images, centres, 3, colour)
+    for image, (row, column), found in zip(images, centres.tolist(), fast, strict=True):
+        expected = image.clone()
+        expected[:, max(0, row - 1) : row + 2, max(0, column - 1) : column + 2] = colour[:, None, None]
+        assert torch.equal(found, expected)
+
+
+def test_cutout_is_drawn_by_the_seed_and_leaves_shifts_and_mirrors_alone():
+    images, labels = images_of(num=40), torch.arange(40)
+    plain, cut, again = (
+        Batches(images, labels, 12, Augmentation(shift=2, flip="random", cutout=cutout), 0) for cutout in (0, 3, 3)
+    )
+    for (whole, _), (one, _), (other, _) in zip(plain.epoch(1), cut.epoch(1), again.epoch(1), strict=True):
+        assert torch.equal(one, other)
+        changed = (one != whole).any(1)
+        assert 0 < changed.flatten(1).sum(1).max() <= 9
+        assert torch.equal(one.movedim(1, -1)[changed], cut.colour.expand(int(changed.sum()), 3))

@@ -96,6 +96,25 @@ def test_kl_is_that_of_independent_normals():
     assert prior.kl_from(prior) == 0
 
 
+@pytest.mark.parametrize("scale", [0.1, 0.5])
+def test_a_scale_in_units_of_the_logits_moves_them_by_as_much(data, scale):
+    spec = pbb.PriorSpec(scale=scale, unit="logits")
+    assert pbb.PBB.needs_prior_data(spec)
+    weights = pbb.prior(spec, data.network, data, 0)
+    assert len(weights.scale.unique()) == 1
+    stochastic = StochasticClassifier(data.network.model())
+    generator = torch.Generator().manual_seed(9)  # other draws than those that found the scale
+    drawn = [stochastic.shared(weights.mean, weights.scale, data.digest["images"], generator) for _ in range(60)]
+    moved = torch.stack(drawn) - data.digest["logits"]
+    moved -= moved.mean(-1, keepdim=True)
+    assert float(moved.square().mean().sqrt()) == pytest.approx(scale, rel=0.15)
+
+
+def test_a_scale_in_units_of_the_logits_needs_prior_data(data):
+    with pytest.raises(ValueError, match="prior-training data"):
+        pbb.prior(pbb.PriorSpec(unit="logits"), data.network, None, 0)
+
+
 def test_every_datum_and_sample_has_weights_of_its_own(data):
     prior = pbb.prior(pbb.PriorSpec(scale=0.05), data.network, None, 0)
     same = data._replace(digest={name: t[:1].expand(6, *t.shape[1:]) for name, t in data.digest.items()},

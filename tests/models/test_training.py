@@ -8,7 +8,7 @@ import torch
 
 from ldaf_bench.models.heads import HEADS, FlowHead
 from ldaf_bench.models.network import build
-from ldaf_bench.models.training import DivergenceError, weights_of
+from ldaf_bench.models.training import DivergenceError, precision_on, weights_of
 from ldaf_bench.theory.arguments import NotFiniteError
 from ldaf_bench.theory.flows import FLOWS
 from tests.networks import CONFIG, changed, digits_splits, head_of, training_of
@@ -162,3 +162,28 @@ def test_the_loss_is_the_mean_cross_entropy_before_each_step():
         expected = torch.nn.functional.cross_entropy(training.bare.train()(images), labels)
     again = run(training_of(config), steps=1)
     assert math.isclose(again.curve[0].mean_loss, float(expected), rel_tol=1e-5)
+
+
+def pretend(monkeypatch, **capabilities):
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: capabilities)
+
+
+def test_bfloat16_is_used_where_the_processor_has_it_and_nowhere_else(monkeypatch):
+    half, full = (changed(recipe={"precision": name}).recipe for name in ("bfloat16", "float32"))
+    cpu = torch.device("cpu")
+    for capability in ("avx512_bf16", "amx_bf16", "bf16"):
+        pretend(monkeypatch, **{capability: True})
+        assert precision_on(cpu, half) == "bfloat16"
+        assert precision_on(cpu, full) == "float32"
+    pretend(monkeypatch, avx2=True, avx512_bf16=False)
+    assert precision_on(cpu, half) == "float32"
+
+
+def test_a_network_learns_in_bfloat16_and_its_weights_stay_in_float32(monkeypatch):
+    pretend(monkeypatch, avx512_bf16=True)
+    config = changed(recipe={"epochs": 4, "precision": "bfloat16"})
+    training, other = run(training_of(config)), run(training_of(changed(recipe={"epochs": 4})))
+    assert {value.dtype for value in weights(training).values() if value.is_floating_point()} == {torch.float32}
+    assert training.curve[-1].accuracy > 0.9
+    assert training.curve[-1].mean_loss != other.curve[-1].mean_loss
+    assert training.curve[-1].mean_loss == pytest.approx(other.curve[-1].mean_loss, rel=0.3)

@@ -138,6 +138,7 @@ def test_whatever_changes_the_weights_changes_the_name():
         {"epochs": 3}, {"batch_size": 65}, {"learning_rate": 0.2}, {"momentum": 0.8}, {"nesterov": True},
         {"weight_decay": 0.1}, {"schedule": "triangle"}, {"warmup": 0.2}, {"bias_boost": 2}, {"label_smoothing": 0.1},
         {"shift": 1}, {"padding": "reflect"}, {"flip": "random"}, {"views": "mirrored"}, {"average": 0.1},
+        {"precision": "bfloat16"}, {"cutout": 3},
     ]  # fmt: skip
     assert {name for change in recipes for name in change} == set(Recipe.model_fields), "Add the new field here."
     assert {name for change in heads for name in change} == set(type(CONFIG.head).model_fields)
@@ -152,3 +153,23 @@ def test_whatever_changes_the_weights_changes_the_name():
     names = {network_id(NetworkConfig(**{**base, **change}), points) for change in [{}, *changes]}
     names.add(network_id(CONFIG, other_splits.hash("prior")))
     assert len(names) == len(changes) + 2
+
+
+def test_a_setting_that_is_added_later_keeps_the_names_of_networks():
+    class NewRecipe(Recipe):
+        sparkle: float = 0.5
+
+    class NewHead(type(CONFIG.head)):
+        glitter: int = 3
+
+    class NewConfig(NetworkConfig):
+        recipe: NewRecipe
+
+    def newer(sparkle=0.5, glitter=3):
+        content = {name: getattr(CONFIG, name) for name in NetworkConfig.model_fields}
+        content["recipe"] = NewRecipe(**CONFIG.recipe.model_dump(), sparkle=sparkle)
+        content["head"] = NewHead(**CONFIG.head.model_dump(), glitter=glitter)
+        return network_id(NewConfig(**content), "points")
+
+    assert newer() == network_id(CONFIG, "points")
+    assert len({newer(), newer(sparkle=0.7), newer(glitter=4)}) == 3

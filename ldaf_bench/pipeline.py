@@ -72,6 +72,8 @@ class Run:
     store: Store
     console: Console
     start_ray: Callable[[], None]
+    trained: set[str] = field(default_factory=set)
+    """Networks that are there at the start; their digests may be missing."""
     sources: dict[DigestOf, Sources] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     """Why an integration, or a mean classifier, is not there."""
@@ -113,10 +115,11 @@ class Run:
         training, digesting = fitted(resources.train, groups), fitted(resources.digest, groups)
         cpus = max(one.workers * one.cpus_per_worker for one in (training, digesting))
         gpus = max(one.workers * one.gpus_per_worker for one in (training, digesting))
-        networks = TrainingView(view, len(self.plan.networks), {self._number(one): images_of(one) for one in missing})
-        if missing:
-            several = f", {groups} at a time" if min(groups, len(missing)) > 1 else ""
-            self.say(f"Training {len(missing)} of {len(self.plan.networks)} networks{several}.")
+        untrained = [one for one in missing if one.identity not in self.trained]
+        networks = TrainingView(view, len(self.plan.networks), {self._number(one): images_of(one) for one in untrained})
+        if untrained:
+            several = f", {groups} at a time" if min(groups, len(untrained)) > 1 else ""
+            self.say(f"Training {len(untrained)} of {len(self.plan.networks)} networks{several}.")
         prepare = partial(self._prepare, training=training, digesting=digesting, networks=networks, desk=desk)
         trainers = Threads(prepare, missing, groups)
         posteriors, sweep = CountView(view, "posteriors"), Sweep(desk, resources.posteriors)
@@ -162,6 +165,7 @@ class Run:
         network = find(self.store, load_network, network_path(planned.identity), self.say)
         if network is None:
             return False
+        self.trained.add(planned.identity)
         # A run that was killed while tidying up has left its checkpoints.
         self.store.remove(run_folder(planned.identity))
         found = self._digests(planned, network, None)

@@ -42,7 +42,7 @@ from ldaf_bench.report.names import (
     text,
 )
 from ldaf_bench.report.records import Records, searches
-from ldaf_bench.results.record import columns_by_name
+from ldaf_bench.results.record import STAGES, columns_by_name
 
 ALWAYS = frozenset({"classifier", "bound", "total", "certified", "error"})
 """Columns that stay even if they say the same in every row: without them a value is not a certificate."""
@@ -287,6 +287,35 @@ def network_table(results: pd.DataFrame) -> Table | None:
     return _table("Networks", columns, note)
 
 
+WAY = ("dataset", "suite", "method", "flow", "classifier", "objective", "integrator", "num_points")
+"""What decides how long it takes to get a certificate."""
+
+
+def times(results: pd.DataFrame) -> Table | None:
+    """Seconds of each stage on the way from raw data to a certificate: means over seeds and whatever else was swept."""
+    rows = done(results)
+    rows = rows.assign(charge=rows["risk_upper"] - rows["risk"])
+    # One row for each integration (not all bounds take an upper end), and one for each mean classifier.
+    rows = rows.sort_values("charge", kind="stable").drop_duplicates(["suite", "plan", "integration"])
+    if not rows[STAGES].notna().any(axis=None):
+        return None
+    mean = rows.groupby(list(WAY), dropna=False, sort=False)[[*STAGES, "charge"]].mean().reset_index()
+    mean = by_registry(mean, list(WAY))
+    columns = _cells(mean, list(WAY))
+    columns["classifier"] = [Cell(WHO.get(c.text, c.text), WHO.get(c.text, c.text)) for c in columns["classifier"]]
+    note = _hoist(columns)
+    total = mean[STAGES].sum(axis=1)
+    shown = {heading(stage): _numbers(mean[stage], seconds) for stage in STAGES}
+    shown["all of it"] = _numbers(total, seconds)
+    shown["train, share (%)"] = _numbers(100 * mean["train_seconds"] / total, lambda share: f"{share:.1f}")
+    shown["integration adds (%)"] = _numbers(100 * mean["charge"], lambda points: f"{points:.3f}")
+    said = "From raw data to one certificate, if nothing is there. A network and its digest serve many certificates."
+    adds = "What integration adds: the guaranteed upper end of the risk, less the risk."
+    header = (*map(heading, columns), *shown)
+    cells = tuple(zip(*columns.values(), *shown.values(), strict=True))
+    return Table("Seconds to a certificate", header, cells, f"{said} {adds} {note}".strip())
+
+
 def failures(results: pd.DataFrame) -> Table | None:
     """One row per integration that failed, and why."""
     rows = failed(results)
@@ -304,6 +333,7 @@ TABLES: dict[str, Callable[[Records], Table | None]] = {
     "comparison": lambda r: comparison(r.results),
     "certificates": lambda r: certificates(r.results, searches(r.plans)),
     "networks": lambda r: network_table(r.results),
+    "times": lambda r: times(r.results),
     "failures": lambda r: failures(r.results),
 }
 """In the order of the page; a table without rows is left out."""

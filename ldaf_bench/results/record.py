@@ -126,6 +126,8 @@ COST = (
     Column("integrate_device", str, "where the posterior was fitted and integrated: cpu or cuda"),
     Column("workers", int, "workers that trained the network"),
 )
+STAGES = [column.name for column in COST if column.unit == SECONDS]
+"""Columns with the times of all stages, in order."""
 PROVENANCE = (
     Column("ldaf_bench", str, "version"),
     Column("torch", str, "version"),

@@ -61,6 +61,8 @@ def unpack(path: Path, folder: Path) -> None:
     the list of checksums is part of them.
     """
     files: dict[str, Path] = {}
+    if not path.is_file():
+        raise ArtifactError(f"There is no archive {path}.")
     try:
         with tarfile.open(path, "r:") as archive:
             for member in archive:

@@ -236,7 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--store", default="store", help="where the artifacts are: a folder or a URI (default: store)")
     parser.add_argument("--root", type=Path, default=Path("data"), help="where the data are (default: data)")
     options = parser.parse_args(arguments)
-    archived = Path(options.folder).is_file()
+    archived = Path(options.folder).is_file() or options.folder.endswith(".tar")
     try:
         if archived:
             sentence = verify_archive(Path(options.folder), options.root)

@@ -6,9 +6,19 @@ import pytest
 
 from ldaf_bench.report.grouping import hold, over_seeds
 from ldaf_bench.report.markup import escape_latex, escape_markdown, to_latex, to_markdown
-from ldaf_bench.report.names import percent
+from ldaf_bench.report.names import percent, seconds
 from ldaf_bench.report.records import read
-from ldaf_bench.report.tables import TABLES, Cell, Table, certificates, comparison, failures, network_table, provenance
+from ldaf_bench.report.tables import (
+    TABLES,
+    Cell,
+    Table,
+    certificates,
+    comparison,
+    failures,
+    network_table,
+    provenance,
+    times,
+)
 from tests.report import synthetic
 
 
@@ -279,6 +289,26 @@ def test_failures_are_listed_with_what_they_are_and_their_error(records):
     table = failures(records.results)
     assert [row["error"] for row in dictionaries(table)] == ["OutOfMemoryError: nothing left"]
     assert "covariance dense" in table.note
+
+
+def test_times_add_up_from_raw_data_to_a_certificate(records):
+    rows = dictionaries(times(records.results))
+    (found,) = [
+        row
+        for row in rows
+        if (row["flow"], row["classifier"], row["integrator"], row["q"]) == ("daf", "fitted posterior", "mc", "256")
+    ]
+    own = records.results
+    for name, value in {"flow": "daf", "classifier": "posterior", "integrator": "mc", "num_points": 256}.items():
+        own = own[own[name].eq(value)]
+    own = own[own["value"].notna()].drop_duplicates("integration")
+    stages = ("train", "digest", "fit", "integrate")
+    means = [float(own[f"{stage}_seconds"].mean()) for stage in stages]
+    assert [found[stage] for stage in stages] == [seconds(value) for value in means]
+    assert found["all of it"] == seconds(sum(means))
+    assert found["train, share (%)"] == f"{100 * means[0] / sum(means):.1f}"
+    mean = [row for row in rows if row["classifier"] == "mean classifier"]
+    assert {row["integrate"] for row in mean} == {row["integration adds (%)"] for row in mean} == {"–"}
 
 
 def test_tables_without_rows_are_left_out(tmp_path):

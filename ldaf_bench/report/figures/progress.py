@@ -12,11 +12,10 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from ldaf_bench.report import style
 from ldaf_bench.report.grouping import applies, arms, distinct, networks
 from ldaf_bench.report.names import heading, label, seconds
-from ldaf_bench.results.record import COST, SECONDS
+from ldaf_bench.results.record import STAGES
 
 FRACTIONS = frozenset({"accuracy", "bound"})
 """Series that are shown in percent."""
-STAGES = [column.name for column in COST if column.unit == SECONDS]
 MOST_BARS = 16
 """With more networks than this, a bar is an arm with all its seeds."""
 

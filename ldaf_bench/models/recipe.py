@@ -41,6 +41,10 @@ class Recipe(BaseModel):
     flip: Flip = "random"
     cutout: int = Field(0, ge=0, strict=True)
     """Side of a square of each image that is painted over, at a random place; 0: none."""
+    small: float = Field(0.0, ge=0, lt=1, strict=True)
+    """Fraction of all steps, the first ones, that see smaller images, which cost less."""
+    small_size: float = Field(0.75, gt=0, le=1, strict=True)
+    """Height and width of the smaller images, as a fraction of those of the data."""
     views: Literal["plain", "mirrored"] = "plain"
     """What the trained classifier looks at: `mirrored` averages the features of an image and of its mirror image."""
     average: float = Field(0.0, ge=0, lt=1, strict=True)
@@ -77,6 +81,11 @@ class Recipe(BaseModel):
         if self.schedule == "cosine":
             return self.learning_rate * (1 + math.cos(math.pi * fallen)) / 2
         return self.learning_rate * (1 - fallen)
+
+    def size(self, progress: float, height: int, width: int) -> tuple[int, int]:
+        """Height and width of the images when this fraction of all steps is done."""
+        factor = self.small_size if progress < self.small else 1.0
+        return round(factor * height), round(factor * width)
 
     def optimizer(self, model: nn.Module) -> torch.optim.SGD:
         """SGD with one group for BatchNorm's biases and one for everything else that is trained."""

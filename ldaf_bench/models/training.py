@@ -123,11 +123,18 @@ class Training:
                 self.curve.append(Epoch(epoch))
             for images, labels in self.batches.epoch(epoch, first):
                 set_rate(self.optimizer, self.recipe.rate(self.step / self.num_steps))
-                paused = self._one_step(images, labels, wants_pause())
+                paused = self._one_step(self._resized(images), labels, wants_pause())
                 # All of the time: batches, and what is done between two steps, like checkpoints.
                 self.curve[-1].seconds += (now := time.perf_counter()) - begin
                 begin = now
                 yield paused
+
+    def _resized(self, images: Tensor) -> Tensor:
+        """Images of the size that the recipe has for this step."""
+        size = self.recipe.size(self.step / self.num_steps, *images.shape[-2:])
+        if size == images.shape[-2:]:
+            return images
+        return nn.functional.interpolate(images.float(), size, mode="bilinear", antialias=True)
 
     def _one_step(self, images: Tensor, labels: Tensor, wants_pause: bool) -> bool:
         loss, correct = self._forward(images, labels)

@@ -179,7 +179,8 @@ def check(config: NetworkConfig, data: Summary, workers: int) -> None:
     recipe, num_images = config.recipe, len(config.splits(data).prior)
     try:
         check_batches(num_images, (height, width), recipe.batch_size, recipe.augmentation, workers)
-        BACKBONES[config.backbone](channels, (height, width))
+        for size in {(height, width), recipe.size(0.0, height, width)}:
+            BACKBONES[config.backbone](channels, size)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     if why := config.head.refusal(data.num_classes):

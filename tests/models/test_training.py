@@ -187,3 +187,27 @@ def test_a_network_learns_in_bfloat16_and_its_weights_stay_in_float32(monkeypatc
     assert training.curve[-1].accuracy > 0.9
     assert training.curve[-1].mean_loss != other.curve[-1].mean_loss
     assert training.curve[-1].mean_loss == pytest.approx(other.curve[-1].mean_loss, rel=0.3)
+
+
+def test_the_first_steps_see_smaller_images(monkeypatch):
+    training = training_of(changed(recipe={"epochs": 2, "small": 0.5, "small_size": 0.75}))
+    seen = []
+    forward = training._forward
+
+    def watched(images, labels):
+        seen.append(tuple(images.shape[-2:]))
+        return forward(images, labels)
+
+    monkeypatch.setattr(training, "_forward", watched)
+    run(training)
+    half = training.num_steps // 2
+    assert seen == [(6, 6)] * half + [(8, 8)] * half
+
+
+def test_smaller_images_keep_their_brightness():
+    training = training_of(changed(recipe={"small": 0.5}))
+    images = torch.randint(256, (5, 1, 8, 8), dtype=torch.uint8)
+    small = training._resized(images)
+    assert small.shape == (5, 1, 6, 6)
+    assert torch.allclose(small.mean((1, 2, 3)), images.float().mean((1, 2, 3)), rtol=0.1)
+    assert training_of(CONFIG)._resized(images) is images

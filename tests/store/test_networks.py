@@ -138,7 +138,7 @@ def test_whatever_changes_the_weights_changes_the_name():
         {"epochs": 3}, {"batch_size": 65}, {"learning_rate": 0.2}, {"momentum": 0.8}, {"nesterov": True},
         {"weight_decay": 0.1}, {"schedule": "triangle"}, {"warmup": 0.2}, {"bias_boost": 2}, {"label_smoothing": 0.1},
         {"shift": 1}, {"padding": "reflect"}, {"flip": "random"}, {"views": "mirrored"}, {"average": 0.1},
-        {"precision": "bfloat16"}, {"cutout": 3},
+        {"precision": "bfloat16"}, {"cutout": 3}, {"small": 0.5}, {"small_size": 0.5},
     ]  # fmt: skip
     assert {name for change in recipes for name in change} == set(Recipe.model_fields), "Add the new field here."
     assert {name for change in heads for name in change} == set(type(CONFIG.head).model_fields)

@@ -6,7 +6,9 @@ import contextlib
 import logging
 import math
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
@@ -67,6 +69,9 @@ def ray_session(
         configure_logging=True,
         **local,
     )
+    if threading.current_thread() is threading.main_thread():
+        # Batch systems stop a job by SIGTERM. It ends as by Ctrl-C, where Ray would write pages about it.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except BaseException:

@@ -275,7 +275,7 @@ def test_one_of_two_workers_killed_in_the_middle_of_an_epoch_changes_nothing(und
     assert no_leftovers(tmp_path)
 
 
-def test_a_driver_killed_and_one_stopped_and_then_a_third_end_at_the_same_weights(undisturbed, tmp_path):
+def test_a_driver_killed_and_two_stopped_and_then_another_end_at_the_same_weights(undisturbed, tmp_path):
     file, store, output = tmp_path / "suite.yaml", tmp_path / "store", tmp_path / "output"
     command = [sys.executable, "-m", "ldaf_bench.run", str(file), "--store", str(store), "--results", str(tmp_path)]
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
@@ -295,11 +295,12 @@ def test_a_driver_killed_and_one_stopped_and_then_a_third_end_at_the_same_weight
 
     assert start_and_send(1, signal.SIGKILL) == -signal.SIGKILL
     # The workers of the one that was killed may live on beside the next for some seconds.
-    assert start_and_send(2, signal.SIGINT) == 130, output.read_text()
-    assert "Stopped. Run the same command again to resume." in output.read_text()
+    for number, stop in ((2, signal.SIGINT), (3, signal.SIGTERM)):
+        assert start_and_send(number, stop) == 130, output.read_text()
+        assert output.read_text().rstrip().endswith("Stopped. Run the same command again to resume.")
     assert not (store / network_path(identity_of(LONG))).exists()
     network = train_on(store, LONG, TWO)
-    first, second, third = starts_of(network)
-    assert first == 0 < second < third < LONG.recipe.epochs * STEPS
+    first, second, third, fourth = starts_of(network)
+    assert first == 0 < second < third < fourth < LONG.recipe.epochs * STEPS
     assert equal(network.weights, undisturbed.weights)
     assert no_leftovers(store)

@@ -136,13 +136,16 @@ class CountView:
 
     def __init__(self, view: View, what: str) -> None:
         self.view, self.what, self.shown = view, what, 0
-        self.begun: float | None = None
+        self.begun: tuple[float, int] | None = None
+        """When the first of them was done, and how many were then: before it, they may have waited for trainings."""
 
     def show(self, done: int, total: int, failed: int = 0) -> None:
         """Move the bar; elsewhere, a line for every tenth of the work."""
         says = f"({failed} failed)  " if failed else ""
-        self.begun = self.begun or time.monotonic()
-        eta = duration((time.monotonic() - self.begun) / done * (total - done)) if done else "?"
+        now, eta = time.monotonic(), "?"
+        self.begun = self.begun or ((now, done) if done else None)
+        if self.begun and done > self.begun[1]:
+            eta = duration((now - self.begun[0]) / (done - self.begun[1]) * (total - done))
         self.view.move(self.what, done, total, f"{says}ETA {eta}")
         if not self.view.console.is_terminal and done > self.shown and done * 10 // total > self.shown * 10 // total:
             self.view.say(f"{self.what}{f' ({failed} failed)' if failed else ''}: {done} of {total}  ETA {eta}")

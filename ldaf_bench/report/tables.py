@@ -293,27 +293,23 @@ WAY = ("dataset", "suite", "method", "flow", "classifier", "objective", "integra
 
 def times(results: pd.DataFrame) -> Table | None:
     """Seconds of each stage on the way from raw data to a certificate: means over seeds and whatever else was swept."""
-    rows = done(results)
-    rows = rows.assign(charge=rows["risk_upper"] - rows["risk"])
+    rows = done(results).assign(charge=lambda row: row["risk_upper"] - row["risk"])
     # One row for each integration (not all bounds take an upper end), and one for each mean classifier.
     rows = rows.sort_values("charge", kind="stable").drop_duplicates(["suite", "plan", "integration"])
     if not rows[STAGES].notna().any(axis=None):
         return None
-    mean = rows.groupby(list(WAY), dropna=False, sort=False)[[*STAGES, "charge"]].mean().reset_index()
-    mean = by_registry(mean, list(WAY))
-    columns = _cells(mean, list(WAY))
-    columns["classifier"] = [Cell(WHO.get(c.text, c.text), WHO.get(c.text, c.text)) for c in columns["classifier"]]
+    groups = rows.groupby(list(WAY), dropna=False, sort=False)[[*STAGES, "charge"]]
+    mean = by_registry(groups.mean().reset_index(), list(WAY))
+    columns = _cells(mean.assign(classifier=mean["classifier"].replace(WHO)), list(WAY))
     note = _hoist(columns)
     total = mean[STAGES].sum(axis=1)
-    shown = {heading(stage): _numbers(mean[stage], seconds) for stage in STAGES}
+    shown = {stage: _numbers(mean[stage], seconds) for stage in STAGES}
     shown["all of it"] = _numbers(total, seconds)
     shown["train, share (%)"] = _numbers(100 * mean["train_seconds"] / total, lambda share: f"{share:.1f}")
     shown["integration adds (%)"] = _numbers(100 * mean["charge"], lambda points: f"{points:.3f}")
     said = "From raw data to one certificate, if nothing is there. A network and its digest serve many certificates."
-    adds = "What integration adds: the guaranteed upper end of the risk, less the risk."
-    header = (*map(heading, columns), *shown)
-    cells = tuple(zip(*columns.values(), *shown.values(), strict=True))
-    return Table("Seconds to a certificate", header, cells, f"{said} {adds} {note}".strip())
+    said += " What integration adds: the guaranteed upper end of the risk, less the risk."
+    return _table("Seconds to a certificate", columns | shown, f"{said} {note}".strip())
 
 
 def failures(results: pd.DataFrame) -> Table | None:

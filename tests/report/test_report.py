@@ -108,7 +108,7 @@ def test_the_same_records_give_the_same_bytes_and_what_is_not_in_them_any_more_d
     synthetic.write(folder, [*few(), synthetic.failure()], [])
     report([folder], out)
     before = contents(out)
-    assert len(before) == 2 * 4 + 2 * 4 + 1
+    assert len(before) == 2 * 4 + 2 * 5 + 1
     (out / "figures" / "mine.png").write_bytes(b"mine")
     report([folder], out)
     assert contents(out) == before | {Path("figures/mine.png"): b"mine"}

@@ -1,0 +1,167 @@
+"""Tables of results/README.md, made from the published Parquet files: `python -m tests.published` writes them anew.
+
+Each stands between `<!-- NAME -->` and `<!-- /NAME -->`. Certificates are rounded up in decimal arithmetic, without the
+report's own functions. A `*` marks a mean of certificates that hold one by one.
+"""
+
+import re
+from decimal import ROUND_CEILING, Decimal
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas
+
+TOP = Path(__file__).parents[1]
+README = TOP / "results" / "README.md"
+PUBLISHED = TOP / "results" / "published"
+NONE = "–"
+
+
+def up(values):
+    """The mean of stored values in percent, rounded up."""
+    exact = sum(Decimal(repr(float(value))) for value in values) / len(values)
+    return str((100 * exact).quantize(Decimal("0.01"), ROUND_CEILING))
+
+
+def where(frame, **wanted):
+    for name, value in wanted.items():
+        frame = frame[frame[name].isin(value) if isinstance(value, list) else frame[name].eq(value)]
+    return frame
+
+
+def best_integrated(rows):
+    """Of each bound, the rows of the integrator that certifies with most draws; `bonferroni` is shown elsewhere."""
+    rows = rows[rows["certified"] & ~rows["integrator"].isin(["bonferroni"])]
+    return rows[rows["num_points"].fillna(0).eq(rows["num_points"].fillna(0).max())]
+
+
+def certificate(rows, bound, total):
+    """A certificate over seeds: that of the mixture where there is one."""
+    rows = best_integrated(where(rows, bound=bound)[lambda some: some["total"].round(12).eq(total)])
+    if rows.empty:
+        return NONE
+    assert rows["seed"].is_unique, (bound, len(rows))
+    if len(rows) == 1:
+        return up(rows["value"])
+    return up(rows["mixture"].head(1)) if rows["mixture"].notna().all() else f"{up(rows['value'])} *"
+
+
+def measured(rows, column, digits=2, factor=100.0):
+    """A mean over seeds."""
+    values = rows.drop_duplicates("seed")[column].dropna()
+    return f"{factor * values.mean():.{digits}f}" if len(values) else NONE
+
+
+class Comparison(NamedTuple):
+    """Classifiers down, bounds across."""
+
+    suites: tuple[str, ...]
+    lines: dict[str, dict[str, object]]
+    bounds: tuple[str, ...]
+    total: float
+
+    def text(self, frames):
+        frame = pandas.concat([frames[suite] for suite in self.suites])
+        header = ["classifier", "test risk", "KL", *(f"`{bound}`" for bound in self.bounds)]
+        lines = [header, ["---", *["---:"] * (len(header) - 1)]]
+        for name, wanted in self.lines.items():
+            rows = where(frame, **wanted)
+            assert len(rows), name
+            mean = rows["classifier"].eq("mean").all()
+            risk = measured(rows, "mean_test_error" if mean else "test_risk")
+            cells = [certificate(rows, bound, self.total) for bound in self.bounds]
+            lines.append([name, risk, NONE if mean else measured(rows, "kl_divergence", factor=1.0), *cells])
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+class Times(NamedTuple):
+    """Ways to a certificate down, seconds of the stages across."""
+
+    suites: tuple[str, ...]
+    lines: dict[str, dict[str, object]]
+
+    def text(self, frames):
+        frame = pandas.concat([frames[suite] for suite in self.suites])
+        stages = ("train", "digest", "fit", "integrate")
+        header = ["way", *(f"{stage} (s)" for stage in stages), "all (s)", "training's share", "integration adds"]
+        lines = [header, ["---", *["---:"] * (len(header) - 1)]]
+        for name, wanted in self.lines.items():
+            rows = where(frame, **wanted).sort_values("risk_upper").drop_duplicates("integration")
+            seconds = [rows[f"{stage}_seconds"].fillna(0).median() for stage in stages]
+            share = f"{100 * seconds[0] / sum(seconds):.1f} %"
+            adds = (rows["risk_upper"] - rows["risk"]).median()
+            shown = [f"{value:.1f}" if value else NONE for value in (*seconds, sum(seconds))]
+            lines.append([name, *shown, share, NONE if pandas.isna(adds) else f"{100 * adds:.3f} points"])
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def unfitted(**wanted):
+    return {"classifier": "prior", **wanted}
+
+
+def fitted(objective, **wanted):
+    return {"classifier": "posterior", "objective": objective, **wanted}
+
+
+def comparison_lines():
+    lines = {}
+    for name, wanted in {
+        "LDAF, DAF": {"method": "ldaf", "flow": "daf"},
+        "LDAF, S-flow": {"method": "ldaf", "flow": "sflow"},
+        "last layer": {"method": "last_layer"},
+    }.items():
+        for scale in (0.1, 0.3):
+            lines[f"{name}, σ = {scale}, unfitted"] = unfitted(**wanted, scale=scale)
+            lines[f"{name}, σ = {scale}, fitted"] = fitted("zero_one", **wanted, scale=scale)
+        lines[f"{name}, mean classifier"] = {"classifier": "mean", **wanted}
+    return lines
+
+
+BOUNDS = ("kl", "kl_exact", "catoni", "split_kl", "chernoff", "betting", "test_set")
+WAYS = {
+    "LDAF, DAF, unfitted, `mc`, q = 16,384": unfitted(method="ldaf", flow="daf", integrator="mc", num_points=16384),
+    "LDAF, DAF, fitted, `mc`, q = 16,384": fitted(
+        "zero_one", method="ldaf", flow="daf", integrator="mc", num_points=16384
+    ),
+    "LDAF, DAF, fitted, `mc`, q = 4": fitted("zero_one", method="ldaf", flow="daf", integrator="mc", num_points=4),
+    "LDAF, DAF, fitted, `bonferroni`": fitted("zero_one", method="ldaf", flow="daf", integrator="bonferroni"),
+    "LDAF, S-flow, fitted, `mc`, q = 16,384": fitted(
+        "zero_one", method="ldaf", flow="sflow", integrator="mc", num_points=16384
+    ),
+    "last layer, fitted, `mc`, q = 16,384": fitted("zero_one", method="last_layer", integrator="mc", num_points=16384),
+    "plain network, counted": {"method": "deterministic", "classifier": "mean"},
+}
+TABLES = {
+    "fashion": Comparison(("fashion_cpu",), comparison_lines(), BOUNDS, 0.02),
+    "fashion-0.06": Comparison(("fashion_cpu",), comparison_lines(), BOUNDS, 0.06),
+    "fashion-times": Times(("fashion_cpu",), WAYS),
+}
+
+
+def read(suite):
+    return pandas.read_parquet(PUBLISHED / suite / "results.parquet")
+
+
+def tables():
+    """The text of every table."""
+    frames = {suite: read(suite) for table in TABLES.values() for suite in table.suites}
+    return {name: table.text(frames) for name, table in TABLES.items()}
+
+
+def written(text, name):
+    """What stands in a file."""
+    (found,) = re.findall(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", text, re.DOTALL)
+    return found
+
+
+def main():
+    text = README.read_text(encoding="utf-8")
+    for name, table in tables().items():
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- /{name} -->)", re.DOTALL)
+        assert pattern.search(text), f"results/README.md has no place for the table {name}"
+        text = pattern.sub(lambda found, table=table: found[1] + table + found[2], text)
+    README.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -2,10 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install token run test test-cluster check verify schema selfcheck simulate speed lock clean
+.PHONY: help install token run test test-cluster check verify verify-headline schema selfcheck simulate speed lock clean
 
 help:  ## What there is
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
 install: .venv/.installed  ## Make the virtual environment from the lock
 
@@ -35,6 +35,13 @@ run: install  ## The main job on the embedded digits: networks, posteriors, cert
 
 verify: install  ## Check the certificates of `make run` again, from the stored artifacts alone
 	$(BIN)/python -m ldaf_bench.verify results/digits
+
+verify-headline: install  ## Check the archives in results/published, from weights and data; a quarter of an hour
+	$(BIN)/python -m ldaf_bench.data cifar10 --root data
+	$(BIN)/python -m ldaf_bench.data fashionmnist --root data
+	@for archive in results/published/*.tar; do \
+		echo "Verifying $$archive"; $(BIN)/python -m ldaf_bench.verify "$$archive" --root data || exit 1; \
+	done
 
 schema: install  ## Write the JSON Schema of suite files, for editors
 	$(BIN)/python -c 'import json; from ldaf_bench.suite import Suite; print(json.dumps(Suite.model_json_schema(), indent=1))' > suites/schema.json

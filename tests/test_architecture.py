@@ -124,6 +124,7 @@ ROOMS = {
         "pipeline",
     },
     "pack": {"messages", "artifacts", "data", "store", "plan", "results", "pipeline", "verify"},
+    "unpack": {"messages", "artifacts", "store"},
     "simulate": {
         "theory", "sections", "data", "models", "methods", "suite", "plan", "results", "report", "verify",
     },

@@ -12,7 +12,9 @@ from ldaf_bench.artifacts import ArtifactError, file_sha256, fingerprint, write_
 from ldaf_bench.pack import main as pack
 from ldaf_bench.store.archive import unpack, write_archive
 from ldaf_bench.store.digests import DigestKey
+from ldaf_bench.unpack import main as unpack_into
 from ldaf_bench.verify.__main__ import main as verify
+from tests.places import Place
 
 
 @pytest.fixture(scope="module")
@@ -145,3 +147,28 @@ def test_links_are_refused(tmp_path):
 def test_a_folder_that_holds_no_results_is_a_sentence(tmp_path, capsys):
     assert pack([str(tmp_path)]) == 2
     assert "does not hold a plan" in capsys.readouterr().err
+
+
+def test_a_suite_goes_on_from_an_archive_and_trains_nothing(finished, archive, capsys, tmp_path):
+    """Digests are computed again; what rests on them and was in the archive is taken from there."""
+    place = Place(tmp_path / "place")
+    assert unpack_into([str(archive), "--store", str(place.store)]) == 0
+    assert "networks among them: 2." in " ".join(capsys.readouterr().out.split())
+    before = place.files()
+    networks = {name: time for name, time in before.items() if name.startswith("networks/")}
+    assert networks.keys() == {name for name in finished.files() if name.startswith("networks/")}
+    assert place.run() == 0
+    after = place.files()
+    assert {name: after[name] for name in before} == before
+    assert {name.split("/")[0] for name in after.keys() - before.keys()} <= {"digests", "ledger"}
+    assert place.verify() == 0
+
+
+def test_a_damaged_archive_leaves_a_store_as_it_is(archive, capsys, tmp_path):
+    content = bytearray(archive.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged = tmp_path / "damaged.tar"
+    damaged.write_bytes(content)
+    assert unpack_into([str(damaged), "--store", str(tmp_path / "store")]) == 2
+    assert "damaged.tar" in capsys.readouterr().err
+    assert not list(tmp_path.glob("store/*"))

@@ -9,9 +9,11 @@ import pytest
 from ldaf_bench.results.collect import TABLE_FILES
 from ldaf_bench.store.archive import unpack
 from ldaf_bench.verify.__main__ import check_price
+from ldaf_bench.verify.__main__ import main as verify
 from ldaf_bench.verify.checks import VerifyError
 from ldaf_bench.verify.folder import read_plan
 from tests import published
+from tests.test_pack import packed_again, sealed
 
 PUBLISHED = Path(__file__).parents[1] / "results" / "published"
 FOLDERS = sorted(path.parent for path in PUBLISHED.glob("*/plan.json"))
@@ -37,6 +39,30 @@ def test_a_published_archive_is_whole_and_of_its_plan(archive, tmp_path):
     check_price(plan, content)
 
 
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda archive: archive.name)
+def test_a_published_archive_with_one_altered_byte_is_refused(archive, tmp_path, capsys):
+    content = bytearray(archive.read_bytes())
+    content[len(content) // 2] ^= 1
+    altered = tmp_path / archive.name
+    altered.write_bytes(content)
+    assert verify([str(altered), "--root", str(tmp_path)]) == 1
+    assert "was changed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda archive: archive.name)
+def test_a_published_archive_with_one_altered_plan_entry_is_refused(archive, tmp_path, capsys):
+    """Even if seal and checksums are made to fit."""
+    folder = tmp_path / archive.stem
+    unpack(archive, folder)
+    path = folder / "results" / "plan.json"
+    plan = json.loads(path.read_text())
+    plan["suite"]["certificates"]["delta"] = 0.5
+    path.write_text(json.dumps(plan))
+    sealed(folder)
+    assert verify([str(packed_again(folder)), "--root", str(tmp_path)]) == 1
+    assert "is not the plan that its suite makes" in capsys.readouterr().err
+
+
 def test_archives_are_small_enough_to_be_fetched_with_the_code():
     assert sum(archive.stat().st_size for archive in ARCHIVES) < 40e6
 
@@ -54,8 +80,7 @@ def test_a_plan_with_another_entry_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", published.TABLES)
 def test_a_table_of_the_results_is_what_its_files_hold(name):
-    text = published.README.read_text(encoding="utf-8")
-    assert published.written(text, name) == published.tables()[name]
+    assert published.written()[name] == published.tables()[name]
 
 
 def test_certificates_of_the_tables_are_rounded_up():

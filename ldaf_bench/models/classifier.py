@@ -1,9 +1,13 @@
 r"""A classifier of uint8 images: normalization → backbone → head → logits.
 
 Normalization constants are part of the classifier: its weights say all that it is.
+
+- [Jordan24] Jordan. 94% on CIFAR-10 in 3.29 seconds on a single GPU. 2024.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +16,10 @@ from ldaf_bench.models.backbones import BACKBONES
 from ldaf_bench.models.heads import HeadSpec
 from ldaf_bench.theory.arguments import require_entry
 
+Views = Literal["plain", "mirrored", "shifted"]
+"""What a trained classifier looks at, always the mean of features. `plain`: the image; `mirrored`: the image and its
+mirror image; `shifted`: these two with weight ½, and with weight ½ the same shifted by a pixel along the diagonal, to
+either side [Jordan24]."""
 SAMPLE = 5000
 """Prior images at most that a backbone's `prepare` sees."""
 
@@ -23,10 +31,10 @@ class Classifier(nn.Module):
     deviation: Tensor
 
     def __init__(
-        self, backbone: str, head: HeadSpec, shape: tuple[int, int, int], num_classes: int, mirrored: bool = False
+        self, backbone: str, head: HeadSpec, shape: tuple[int, int, int], num_classes: int, views: Views = "plain"
     ) -> None:
         super().__init__()
-        self.mirrored = mirrored
+        self.views = views
         require_entry("backbone", backbone, BACKBONES)
         channels, height, width = shape
         self.register_buffer("mean", torch.zeros(channels, 1, 1))
@@ -53,12 +61,20 @@ class Classifier(nn.Module):
         return (images - self.mean) / self.deviation
 
     def vectors(self, images: Tensor) -> Tensor:
-        """Feature vectors (batch, width); in eval mode averaged with the mirror image's if that was asked for."""
+        """Feature vectors (batch, width); in eval mode averaged over the views of an image."""
         normalized = self.normalize(images)
-        vectors: Tensor = self.backbone(normalized)
-        if self.mirrored and not self.training:
-            vectors = (vectors + self.backbone(normalized.flip(-1))) / 2
+        if self.training or self.views == "plain":
+            return self.backbone(normalized)
+        vectors = self._mirrored(normalized)
+        if self.views == "shifted":
+            padded = nn.functional.pad(normalized, (1, 1, 1, 1), "reflect")
+            moved = (self._mirrored(padded[..., :-2, :-2]) + self._mirrored(padded[..., 2:, 2:])) / 2
+            vectors = (vectors + moved) / 2
         return vectors
+
+    def _mirrored(self, normalized: Tensor) -> Tensor:
+        """The mean of the features of an image and of its mirror image."""
+        return (self.backbone(normalized) + self.backbone(normalized.flip(-1))) / 2
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (batch, c)."""

@@ -80,8 +80,7 @@ def build(config: NetworkConfig, shape: tuple[int, int, int], num_classes: int) 
     """The classifier that the configuration describes; its random weights depend on the configuration's seed only."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(named_seed("weights", config.seed))
-        mirrored = config.recipe.views == "mirrored"
-        model = Classifier(config.backbone, config.head, shape, num_classes, mirrored)
+        model = Classifier(config.backbone, config.head, shape, num_classes, config.recipe.views)
     # Faster on CPU as well (see CONTRIBUTING). The backbone only: Ω has four axes too, but is no image.
     nn.Module.to(model.backbone, memory_format=torch.channels_last)
     return model

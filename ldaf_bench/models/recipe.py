@@ -12,6 +12,7 @@ from pydantic_core import CoreSchema
 from torch import nn
 
 from ldaf_bench.data.augment import Augmentation, Flip, Padding
+from ldaf_bench.models.classifier import Views
 from ldaf_bench.theory.arguments import require_entry
 
 
@@ -45,8 +46,9 @@ class Recipe(BaseModel):
     """Fraction of all steps, the first ones, that see smaller images, which cost less."""
     small_size: float = Field(0.75, gt=0, le=1, strict=True)
     """Height and width of the smaller images, as a fraction of those of the data."""
-    views: Literal["plain", "mirrored"] = "plain"
-    """What the trained classifier looks at: `mirrored` averages the features of an image and of its mirror image."""
+    views: Views = "plain"
+    """What the trained classifier looks at. `mirrored` averages the features of an image and of its mirror image;
+    `shifted` gives that weight ½, and weight ½ to the same of the image moved diagonally by a pixel to either side."""
     average: float = Field(0.0, ge=0, lt=1, strict=True)
     """Fraction of all steps, the last ones, over which the weights are averaged in the end."""
     precision: Literal["float32", "bfloat16"] = "float32"

@@ -60,11 +60,11 @@ MEANS = {
 def comparison(results: pd.DataFrame) -> tuple[pd.DataFrame, Held]:
     """The table, and what was held fixed.
 
-    Columns: suite, dataset, classifier, bound, epsilon, total, certified and the price as in the record; `_arm`, which
-    has its suite's name where a data set has several, because suites are never averaged, and its backbone where there
-    are several; `_base`, the arm without these; `_what`, the name of the quantity; `_mean`, `_sd` and `_seeds`; and
-    `_standing`. `bound` is empty for what was measured. The rows come in the order in which they are to be read: what
-    was measured, certificates by their total, and estimates.
+    Columns: suite, dataset, classifier, bound, event, integrator, epsilon, total, certified and the price as in the
+    record; `_arm`, which has its suite's name where a data set has several, because suites are never averaged, and its
+    backbone where there are several; `_base`, the arm without these; `_what`, the name of the quantity; `_mean`, `_sd`
+    and `_seeds`; and `_standing`. `bound` is empty for what was measured. The rows come in the order in which they are
+    to be read: what was measured, certificates by their total, and estimates.
     """
     rows, held = held_rows(results)
     if rows.empty:
@@ -77,7 +77,7 @@ def comparison(results: pd.DataFrame) -> tuple[pd.DataFrame, Held]:
     for column, (what, classifiers) in MEASURED.items():
         found = over_seeds(_looked_up(rows, column, classifiers), identity, column)
         parts.append(found.assign(_what=what, classifier="", bound="", certified=False, _standing=""))
-    paid = ["classifier", "bound", "epsilon", "total", *PRICE, "certified"]
+    paid = ["classifier", "bound", "event", "integrator", "epsilon", "total", *PRICE, "certified"]
     found = over_seeds(rows, [*identity, *paid], "value")
     found = found.assign(_standing=standing(found, found["_seeds"]))
     for classifier in in_order("classifier", found["classifier"]):

@@ -125,8 +125,9 @@ def check_posterior(planned: PlannedPosterior, posterior: Posterior, sources: So
 
 
 def estimate_points(planned: PlannedPosterior, num_data: int) -> int:
-    """Points per datum of `verify`'s own estimate."""
-    return 4 * planned.digest.entry.points_for(num_data)
+    """Points per datum of `verify`'s own estimate; as many as are reported where every draw runs a network."""
+    method = planned.digest.entry
+    return (4 if method.report_draws is None else 1) * method.points_for(num_data)
 
 
 def estimate_risk(planned: PlannedPosterior, posterior: Posterior, sources: Sources) -> float:

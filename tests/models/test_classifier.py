@@ -102,18 +102,32 @@ def test_weights_carry_everything_that_prepare_computed(kind):
     assert torch.equal(model.eval()(images), other.eval()(images))
 
 
-def test_mirrored_views_make_no_difference_between_an_image_and_its_mirror_image():
+@pytest.mark.parametrize("views", ["mirrored", "shifted"])
+def test_views_are_averaged_in_eval_mode_only(views):
     torch.manual_seed(0)
-    model = Classifier("tinynet", LinearHead(), (1, 8, 8), 4, mirrored=True)
+    model = Classifier("tinynet", LinearHead(), (1, 8, 8), 4, views)
     images = some_images()
     model.prepare(images)
     model.eval()
     with torch.no_grad():
-        assert torch.allclose(model(images), model(images.flip(-1)), atol=1e-5)
-        model.mirrored = False
-        plain, other = model.vectors(images), model.vectors(images.flip(-1))
-        assert not torch.allclose(plain, other, atol=1e-3)
-        model.mirrored = True
-        assert torch.allclose(model.vectors(images), (plain + other) / 2, atol=1e-6)
+        seen = [images, *(shifted(images, by) for by in ((1, 1), (-1, -1)))]
+        means = [(plain_vectors(model, one) + plain_vectors(model, one.flip(-1))) / 2 for one in seen]
+        expected = means[0] if views == "mirrored" else means[0] / 2 + (means[1] + means[2]) / 4
+        assert torch.allclose(model.vectors(images), expected, atol=1e-5)
+        # A diagonal shift of the mirror image is along the other diagonal.
+        if views == "mirrored":
+            assert torch.allclose(model(images), model(images.flip(-1)), atol=1e-5)
         model.train()
         assert not torch.allclose(model(images), model(images.flip(-1)), atol=1e-3)  # training sees one view
+
+
+def plain_vectors(model, images):
+    return model.backbone(model.normalize(images))
+
+
+def shifted(images, by):
+    """By index arithmetic: what enters at the border is the image reflected there."""
+    height, width = images.shape[-2:]
+    rows, columns = ([abs(k - step) if k - step < size else 2 * (size - 1) - (k - step) for k in range(size)]
+                     for step, size in zip(by, (height, width), strict=True))  # fmt: skip
+    return images[..., rows, :][..., columns]

@@ -3,6 +3,7 @@
 import itertools
 import random
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,13 +14,15 @@ from matplotlib.collections import PathCollection
 from ldaf_bench.report.figures import FIGURES
 from ldaf_bench.report.figures.integration import plot_convergence, plot_cost
 from ldaf_bench.report.figures.progress import plot_fit, plot_time, plot_training, spent
-from ldaf_bench.report.figures.risks import plot_calibration, plot_comparison
+from ldaf_bench.report.figures.risks import compared, plot_calibration, plot_comparison
 from ldaf_bench.report.folder import _figures, render
 from ldaf_bench.report.page import page
 from ldaf_bench.report.records import read
 from ldaf_bench.report.style import THEME, WIDTH, looks_of
 from ldaf_bench.report.tables import TABLES
 from tests.report import synthetic
+
+PUBLISHED = Path(__file__).parents[2] / "results" / "published"
 
 
 def records_of(folder, rows, lines=None):
@@ -70,6 +73,54 @@ def test_the_comparison_has_a_mark_for_every_flow_bound_and_level(records):
     assert len(ax.containers) == marks
     assert all(container.has_xerr for container in ax.containers)
     assert {"ldaf · daf", "ldaf · sflow", "may fail 0.02", "may fail 0.06"} <= set(legend_texts(figure))
+
+
+def test_a_long_comparison_shows_the_smallest_bound_of_each_inequality():
+    """Errors of one draw and Gibbs risks have inequalities of their own; a mean of certificates stands apart."""
+    published = read([PUBLISHED / "fashion_cpu"])
+    (ax,) = plot_comparison(published.results).axes
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    for who in ("fitted posterior", "unfitted prior"):
+        shown = {name.split(": ")[1] for name in names if name.startswith(f"{who}: ")}
+        assert shown & {"kl_exact", "kl", "quad", "lambda", "classic"} == {"kl_exact"}
+        assert {"catoni", "catoni_grid", "split_kl *"} <= shown
+    assert {f"unfitted prior: {bound}" for bound in ("chernoff", "betting", "test_set *")} <= set(names)
+    assert {f"mean classifier: {bound}" for bound in ("chernoff", "betting", "test_set *")} <= set(names)
+    left, right = ax.get_xlim()
+    assert 0.05 < left < right < 0.07  # zero is far away
+
+
+def test_every_suite_of_a_long_comparison_keeps_its_smallest_bounds(tmp_path):
+    """A suite without the smallest bound of another one shows its own; the first ε is that of the suite file."""
+    both = {"seeds": (0,), "epsilons": (0.05, 0.01)}
+    rows = synthetic.small(suite="a", recipe="a", **both)
+    rows += synthetic.small(suite="b", recipe="b", bounds=("kl", "quad"), **both)
+    found = compared(records_of(tmp_path, rows, []).results)
+    bounds = found[found["classifier"].eq("posterior")]
+    shown = {suite: set(part["bound"]) for suite, part in bounds.groupby("suite")}
+    assert "kl_exact" in shown["a"]
+    assert "kl" not in shown["a"]
+    assert shown["b"] == {"kl"}
+    assert set(bounds["epsilon"]) == {0.05}
+
+
+def test_bars_of_several_suites_have_names_of_their_own():
+    folders = [
+        Path(__file__).parents[2] / "results" / "published" / name for name in ("fashion_headline", "fashion_cpu")
+    ]
+    (ax,) = plot_time(read(folders).results).axes
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    assert len(set(names)) == len(names) == 11
+    assert "fashion_headline · ldaf · daf · seed 0" in names
+
+
+def test_a_divergence_that_starts_at_rounding_keeps_the_numbers_of_its_axis():
+    published = read([PUBLISHED / "cifar_headline"])
+    figure = plot_fit(published.curves, published.results)
+    FigureCanvasAgg(figure).draw()
+    for ax in figure.axes:
+        low, high = ax.get_ylim()
+        assert sum(low <= tick <= high for tick in ax.get_yticks()) >= 2, title(ax)
 
 
 def test_a_single_seed_has_no_error_bars(tmp_path):

@@ -129,6 +129,12 @@ def test_weights_that_are_a_pickle_are_refused_and_not_loaded(saved):
         load_network(path)
 
 
+@pytest.mark.parametrize("views", ["plain", "mirrored", "shifted"])
+def test_a_network_looks_at_the_views_of_its_recipe(tmp_path, views):
+    path, model = save(tmp_path, changed(recipe={**CONFIG.recipe.model_dump(), "views": views}))
+    assert model.views == load_network(path).model().views == views
+
+
 def test_whatever_changes_the_weights_changes_the_name():
     _, splits = digits_splits()
     _, other_splits = digits_splits(seed=1)
@@ -137,8 +143,8 @@ def test_whatever_changes_the_weights_changes_the_name():
     recipes = [
         {"epochs": 3}, {"batch_size": 65}, {"learning_rate": 0.2}, {"momentum": 0.8}, {"nesterov": True},
         {"weight_decay": 0.1}, {"schedule": "triangle"}, {"warmup": 0.2}, {"bias_boost": 2}, {"label_smoothing": 0.1},
-        {"shift": 1}, {"padding": "reflect"}, {"flip": "random"}, {"views": "mirrored"}, {"average": 0.1},
-        {"precision": "bfloat16"}, {"cutout": 3}, {"small": 0.5}, {"small_size": 0.5},
+        {"shift": 1}, {"padding": "reflect"}, {"flip": "random"}, {"views": "mirrored"}, {"views": "shifted"},
+        {"average": 0.1}, {"precision": "bfloat16"}, {"cutout": 3}, {"small": 0.5}, {"small_size": 0.5},
     ]  # fmt: skip
     assert {name for change in recipes for name in change} == set(Recipe.model_fields), "Add the new field here."
     assert {name for change in heads for name in change} == set(type(CONFIG.head).model_fields)

@@ -38,7 +38,8 @@ class Plot(NamedTuple):
 FIGURES: dict[str, Plot] = {
     "comparison": Plot(
         "Risks and certificates",
-        "Test errors, and certificates of each classifier by bound; if there are very many, at the first ε. " + SPREAD,
+        "Test errors, and certificates of each classifier by bound. If there are very many: at the first ε, and "
+        "of bounds that follow from one inequality the smallest, which costs no confidence. " + SPREAD,
         lambda r: plot_comparison(r.results),
         lambda r: comparison(r.results)[1],
         lambda r: compared(r.results),

@@ -102,8 +102,8 @@ def _about(rows: pd.DataFrame, axis: Column, lines: str) -> pd.DataFrame:
 
 
 def _parts(rows: pd.DataFrame, lines: str) -> list[tuple[str, pd.DataFrame]]:
-    """Rows that share a panel, and its title: by data set, by suite if there are several, by arm if lines are not."""
-    names = ["dataset", *(["suite"] if rows["suite"].nunique() > 1 else []), *([ARM] if lines != ARM else [])]
+    """Rows that share a panel, and its title: by data set and suite if there are several, by arm if lines are not."""
+    names = [name for name in ("dataset", "suite") if rows[name].nunique() > 1] + [ARM] * (lines != ARM) or ["dataset"]
     orders = [arms(rows) if name == ARM else rows[name].unique().tolist() for name in names]
     groups = dict(iter(rows.groupby(names, sort=False)))
     found = [(values, groups[values]) for values in itertools.product(*orders) if values in groups]
@@ -172,7 +172,7 @@ def _draw(ax: Axes, panel: Panel, paints: dict[str, style.Look], room: int) -> N
         ax.axvline(places[-1] + 0.5, color=style.NEUTRAL, linewidth=0.8, linestyle="--", zorder=1)
     ax.grid(False, axis="x")
     ax.set(xlabel="\n".join(textwrap.wrap(axis_title(axis.name), room)), ylabel="risk")
-    ax.set_title(label(title, room - 4), fontsize=10)
+    ax.set_title("\n".join(textwrap.wrap(label(title, 3 * room), room - 4)), fontsize=10)
     style.percent_axis(ax)
 
 

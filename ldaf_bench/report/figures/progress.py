@@ -16,6 +16,8 @@ from ldaf_bench.results.record import STAGES
 
 FRACTIONS = frozenset({"accuracy", "bound"})
 """Series that are shown in percent."""
+MOST_RATIO = 1e6
+"""Ratio of a series' values beyond which a logarithmic axis would show little but its length."""
 MOST_BARS = 16
 """With more networks than this, a bar is an arm with all its seeds."""
 
@@ -58,8 +60,9 @@ def _small_multiples(
         _lines(ax, some, unit, paints)
         ax.set_title(label(heading(series), 24), fontsize=9.5)
         ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        # A fit often starts far above where it ends.
-        if some["y"].gt(style.TINY).all() and some["y"].max() > 5 * some["y"].min():
+        # A fit often starts far above where it ends. A divergence that starts at a rounding error starts at zero.
+        low, high = some["y"].min(), some["y"].max()
+        if 5 * low < high < MOST_RATIO * low:
             style.log_axis(ax, "y")
             ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         if series in FRACTIONS:
@@ -116,7 +119,7 @@ def plot_time(results: pd.DataFrame) -> Figure | None:
     if frame.empty:
         return None
     known = networks(results).set_index("network").loc[frame.index]
-    parts = [name for name in ("dataset", "backbone") if known[name].nunique(dropna=False) > 1]
+    parts = [name for name in ("suite", "backbone") if known[name].nunique(dropna=False) > 1]
     named = zip(*(known[name] for name in (*parts, "_arm")), strict=True)
     names = [" · ".join(label(value, 30) for value in values) for values in named]
     if len(frame) > MOST_BARS:

@@ -18,12 +18,15 @@ from ldaf_bench.report.names import ESTIMATE, in_order, label, probability
 
 SHADE = "#fbe6e8"
 """Where a certificate would be below the test risk."""
+FEW_RINGS = 20
+"""Rings that are drawn large; more would hide each other."""
 LONGEST = 32
 """Characters of a quantity that stay on one line."""
 
 
-MOST_MARKS = 120
-"""Of a comparison with several ε; beyond, it shows the first one. The table has all of them."""
+MOST_MARKS = 40
+"""Of a comparison that shows everything. Beyond, it shows the first ε, and the smallest bound of each inequality. The
+table has all of them."""
 
 
 def compared(results: pd.DataFrame) -> pd.DataFrame:
@@ -31,10 +34,12 @@ def compared(results: pd.DataFrame) -> pd.DataFrame:
     frame, _ = comparison(results)
     if len(frame) <= MOST_MARKS:
         return frame
-    bounds = frame[frame["bound"].ne("")]
-    starts = bounds.groupby("suite", dropna=False)["epsilon"].transform("first")
-    first = bounds["epsilon"].eq(starts).reindex(frame.index, fill_value=True)
-    return frame[first]
+    frame, _ = comparison(results[at_first_level(results)])
+    # Bounds that follow from one inequality hold together, so that the smallest of them costs no confidence.
+    inequality = ["suite", "dataset", "classifier", "event", "integrator", "_standing"]
+    means = frame.groupby([*inequality, "bound"], dropna=False)["_mean"].transform("mean")
+    smallest = means.groupby([frame[name] for name in inequality], dropna=False).transform("min")
+    return frame[frame["bound"].eq("") | means.eq(smallest)]
 
 
 @style.styled
@@ -112,7 +117,10 @@ def _dots(ax: Axes, part: pd.DataFrame, levels: list[str], paints: dict[str, Any
     ax.set_yticks(ticks, names)
     ax.set_ylim(y - 0.9, -0.95)
     ax.grid(False, axis="y")
-    ax.set_xlim(left=0)
+    low, high = float(part["_mean"].min()), float(part["_mean"].max())
+    if low <= high - low:  # else zero is far away, and differences would be too small to be seen
+        ax.set_xlim(left=0)
+    ax.xaxis.set_major_locator(MaxNLocator(5))
     style.percent_axis(ax, "x")
 
 
@@ -147,8 +155,9 @@ def plot_calibration(results: pd.DataFrame) -> Figure | None:
     if frame["certified"].ne(True).any():
         handles.append(style.key("estimate, not certified", (style.NEUTRAL, "o"), fill="none"))
     if not broken.empty:
-        ax.scatter(broken["_tested"], broken["value"], s=110, marker="o", facecolors="none", edgecolors=style.ALARM,
-                   linewidths=1.8, zorder=4, label="below")  # fmt: skip
+        ring, width = (110, 1.8) if len(broken) <= FEW_RINGS else (30, 0.8)
+        ax.scatter(broken["_tested"], broken["value"], s=ring, marker="o", facecolors="none", edgecolors=style.ALARM,
+                   linewidths=width, zorder=4, label="below")  # fmt: skip
         ax.set_title(f"{len(broken)} certified below the test risk", color=style.ALARM)
     handles.append(style.key("below test risk", (SHADE, "s")))
     # Certificates lie above test risks, so a square would be half empty if both axes had the same range.

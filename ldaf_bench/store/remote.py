@@ -39,6 +39,8 @@ OBJECT_STORES = {"s3", "gcs", "abfs"}
 """Filesystems whose files appear when they are whole."""
 SECRET = re.compile("key|secret|token|passw|sas|sig|cred", re.IGNORECASE)
 CHUNK = 4 << 20
+LISTINGS = 10
+"""Times that a listing is tried while folders come and go in it."""
 
 
 def shown(place: str) -> str:
@@ -187,7 +189,16 @@ class Remote:
 
     def _infos(self, key: str, *, recursive: bool) -> list[Any]:
         selector = FileSelector(self._path(key), recursive=recursive, allow_not_found=True)
-        infos = self.patience(lambda: self.filesystem.get_file_info(selector))
+
+        def listed() -> list[Any]:
+            for _ in range(LISTINGS - 1):
+                # Arrow looks twice whether a local folder is there; one that another process makes in between is an
+                # error, although it may be missing.
+                with contextlib.suppress(FileNotFoundError):
+                    return self.filesystem.get_file_info(selector)
+            return self.filesystem.get_file_info(selector)
+
+        infos = self.patience(listed)
         return [info for info in infos if info.type == FileType.File and not info.base_name.startswith(".")]
 
     def _manifest_name(self, key: str) -> str | None:

@@ -219,13 +219,20 @@ def test_a_store_is_used_by_several_threads(store):
         answers = []
         for turn in range(rounds):
             key = f"many/{turn}{number % 4}"
-            barrier.wait(30)  # two threads write the same artifact at the same time
-            put(store, key, answer=number % 4)
-            answers.append(load_from(store, load, key))
+            barrier.wait(300)  # two threads write the same artifact at the same time
+            try:
+                put(store, key, answer=number % 4)
+                answers.append(load_from(store, load, key))
+            except BaseException:
+                barrier.abort()  # the others need not wait for this one
+                raise
         return answers
 
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(work, range(8))) == [[number % 4] * rounds for number in range(8)]
+        threads = [pool.submit(work, number) for number in range(8)]
+    errors = [thread.exception() for thread in threads]
+    assert [error for error in errors if not isinstance(error, threading.BrokenBarrierError | None)] == []
+    assert [thread.result() for thread in threads] == [[number % 4] * rounds for number in range(8)]
     assert store.children("many") == sorted(f"{turn}{place}" for turn in range(rounds) for place in range(4))
 
 

@@ -51,6 +51,7 @@ class Entry:
     """How many of the N are the official test set."""
 
 
+CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 DATASETS: dict[str, Entry] = {
     "digits": Entry(
         "scikit-learn's 1,797 handwritten digits, embedded",
@@ -62,12 +63,17 @@ DATASETS: dict[str, Entry] = {
     "fashionmnist": Entry(
         "70,000 grey images of clothes, 28×28",
         origin=sources.FASHIONMNIST,
-        classes=(
-            "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
-        ),
+        classes=CLOTHES,
         sha256="97be8b7db2485cd019163180c11b1e241685c29c8c5974eefae6fc3a256982b0",
         shape=(70_000, 1, 28, 28),
         num_test=10_000,
+    ),
+    "fashionmnist_pooled": Entry(
+        "the same 70,000; the test part is drawn from all of them, so that it is distributed like the rest",
+        origin=sources.FASHIONMNIST,
+        classes=CLOTHES,
+        sha256="35b6602d954e23804ede80c96d6cb5f474d3ba2980fa17bf84823f67bf922441",
+        shape=(70_000, 1, 28, 28),
     ),
     "cifar10": Entry(
         "60,000 colour images of things and animals, 32×32",

@@ -89,7 +89,10 @@ def _attempts(origin: Origin, root: Path, source: str) -> list[tuple[str, Prepar
 
 def _decode(name: str, entry: Entry, directory: Path) -> Dataset:
     assert entry.origin is not None
-    return verify(Dataset(name, *entry.origin.decode(directory), entry.classes), entry.sha256)
+    arrays = entry.origin.decode(directory)
+    if not entry.num_test:  # the test part is drawn from all points
+        arrays = arrays._replace(num_test=0)
+    return verify(Dataset(name, *arrays, entry.classes), entry.sha256)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ def random_arrays(num_train, num_test, shape, seed=0):
 
 FASHION = random_arrays(7, 3, (1, 28, 28))
 CIFAR = random_arrays(20, 4, (3, 32, 32))
-WRITTEN = {"fashionmnist": FASHION, "cifar10": CIFAR}
+WRITTEN = {"fashionmnist": FASHION, "fashionmnist_pooled": (*FASHION[:2], 0), "cifar10": CIFAR}
 BATCHES = [*((f"data_batch_{number + 1}", slice(4 * number, 4 * number + 4)) for number in range(5))]
 BATCHES += [("test_batch", slice(20, 24))]
 

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.usefixtures("small")
 
 PRESENT = {
     "fashionmnist": lambda root: files.write_fashion(root / "FashionMNIST" / "raw"),
+    "fashionmnist_pooled": lambda root: files.write_fashion(root / "FashionMNIST" / "raw"),
     "cifar10": lambda root: files.write_cifar_pickles(root / "cifar-10-batches-py"),
 }
 

@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem, _MockFileSystem
+from pyarrow.fs import FileSelector, LocalFileSystem, SubTreeFileSystem, _MockFileSystem
 
 from ldaf_bench.artifacts import ArtifactError, StoreError
 from ldaf_bench.store import patience
@@ -141,6 +141,22 @@ def test_a_writer_may_die_before_any_of_its_calls_and_nothing_half_is_seen(place
     # Whoever is next makes it, and reads it.
     put(open_store(place), KEY)
     assert load_from(open_store(place), load, KEY) == 42
+
+
+def test_a_folder_that_another_process_makes_while_it_is_looked_for_is_no_error(place):
+    """Arrow says so of local folders, even where a folder may be missing."""
+    times = []
+
+    def made_meanwhile(name, *arguments):
+        if name == "get_file_info" and isinstance(arguments[0], FileSelector) and len(times) < 2:
+            times.append(name)
+            raise FileNotFoundError(2, "Cannot list directory")
+
+    store = faulty(place, made_meanwhile)
+    put(store, KEY)
+    assert load_from(store, load, KEY) == 42
+    assert len(times) == 2
+    assert store.retries == 0
 
 
 @pytest.mark.parametrize("filesystem", ["mock", "subtree"])

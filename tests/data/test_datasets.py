@@ -107,7 +107,7 @@ def test_missing_data_are_a_sentence_that_says_what_to_do(tmp_path, name):
 
 def test_unknown_names_are_refused():
     with pytest.raises(
-        DataError, match="'mnist' is not a data set; choose one of digits, fashionmnist, .*cifar10, folder"
+        DataError, match=r"'mnist' is not a data set; choose one of digits, fashionmnist, .*cifar10, folder"
     ):
         load("mnist")
 

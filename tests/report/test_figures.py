@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PathCollection
 
 from ldaf_bench.report.figures import FIGURES
-from ldaf_bench.report.figures.integration import plot_convergence, plot_cost
+from ldaf_bench.report.figures.integration import plot_convergence, plot_cost, plot_price
 from ldaf_bench.report.figures.progress import plot_fit, plot_time, plot_training, spent
 from ldaf_bench.report.figures.risks import compared, plot_calibration, plot_comparison
 from ldaf_bench.report.folder import _figures, render
@@ -121,6 +121,17 @@ def test_a_divergence_that_starts_at_rounding_keeps_the_numbers_of_its_axis():
     for ax in figure.axes:
         low, high = ax.get_ylim()
         assert sum(low <= tick <= high for tick in ax.get_yticks()) >= 2, title(ax)
+
+
+def test_the_price_of_integrations_is_what_their_guarantees_add():
+    """Each random integration once, whatever the number of its certificates; estimates and `bonferroni` have none."""
+    published = read([PUBLISHED / "fashion_headline"]).results
+    (ax,) = plot_price(published).axes
+    drawn = {(x, round(y, 9)) for line in ax.lines for x, y in zip(*line.get_data(), strict=True)}
+    rows = published[published["integrator"].eq("mc") & published["risk_upper"].notna()]
+    added = 100 * (rows["risk_upper"] - rows["risk"])
+    assert drawn == set(zip(rows["integrate_seconds"], added.round(9), strict=True))
+    assert len(drawn) == rows["integration"].nunique() == 20
 
 
 def test_a_single_seed_has_no_error_bars(tmp_path):

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from ldaf_bench.report.comparison import comparison
 from ldaf_bench.report.figures.ablations import other_axes, plot_sweep, sweep, swept_certificates
-from ldaf_bench.report.figures.integration import EACH, plot_convergence, plot_cost
+from ldaf_bench.report.figures.integration import EACH, plot_convergence, plot_cost, plot_price
 from ldaf_bench.report.figures.progress import plot_fit, plot_time, plot_training
 from ldaf_bench.report.figures.risks import calibration, compared, plot_calibration, plot_comparison
 from ldaf_bench.report.names import Held, column
@@ -51,6 +51,12 @@ FIGURES: dict[str, Plot] = {
         "test part. It has a red ring, and is shown at every ε.",
         lambda r: plot_calibration(r.results),
         drawn=lambda r: calibration(r.results),
+    ),
+    "price": Plot(
+        "What a guaranteed integration costs",
+        "A mark for each random integration with a guarantee: its seconds, and by how much the guaranteed upper end of "
+        "the risk exceeds the risk. q is the number of points or draws per datum.",
+        lambda r: plot_price(r.results),
     ),
     "convergence": Plot(
         "Convergence of the integrators",

@@ -1,5 +1,5 @@
 """How fast integrators converge, and what their accuracy costs; from curves of kinds `integration` and
-`integration_each`."""
+`integration_each`. And what guarantees cost, from the results."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from ldaf_bench.report.grouping import arms, done
 from ldaf_bench.report.names import label
-from ldaf_bench.report.style import INK, TINY, count, figure, key, legend, log_axis, looks_of, styled
+from ldaf_bench.report.style import INK, NEUTRAL, TINY, count, figure, key, legend, log_axis, looks, looks_of, styled
 
 REFERENCE = "reference"
 """The series that is no integrator: the standard error of the risk that all others are compared with."""
@@ -113,4 +114,39 @@ def plot_cost(curves: pd.DataFrame) -> Figure | None:
     ax.set_title("lower left is better", fontsize=9)
     ax.set(xlabel="seconds for one integration", ylabel="RMS error of the risk")
     legend(new, handles, 2, "integrator, points per datum")
+    return new
+
+
+def charges(results: pd.DataFrame) -> pd.DataFrame:
+    """One row for each random integration with a guarantee; `_charge` is what that adds to the risk."""
+    rows = done(results)
+    rows = rows.assign(_charge=rows["risk_upper"] - rows["risk"])
+    known = rows["delta"].gt(0) & rows["_charge"].gt(TINY) & rows["integrate_seconds"].gt(TINY)
+    return rows[known].drop_duplicates("integration")
+
+
+@styled
+def plot_price(results: pd.DataFrame) -> Figure | None:
+    """What the guarantee adds to the risk against the seconds of one integration; to the lower left is better."""
+    frame = charges(results)
+    if len(frame[["_arm", "integrator", "num_points"]].drop_duplicates()) < 2:
+        return None
+    new, axes = figure(4.4)
+    ax = axes[0, 0]
+    paints = looks([arm for arm in arms(results) if frame["_arm"].eq(arm).any()], arms(results))
+    shapes = looks_of("integrator", frame["integrator"])
+    for (arm, integrator), rows in frame.groupby(["_arm", "integrator"], sort=False):
+        look = {"color": paints[arm][0], "marker": shapes[integrator][1]}
+        ax.plot(rows["integrate_seconds"], 100 * rows["_charge"], linestyle="none", alpha=0.8, zorder=3, **look)
+    log_axis(ax, "x")
+    log_axis(ax, "y")
+    ax.margins(0.09, 0.1)
+    ax.set_title("lower left is better", fontsize=9)
+    ax.set(xlabel="seconds for one integration", ylabel="added to the risk (points)")
+    handles = [key(arm, (paint, "s")) for arm, (paint, _) in paints.items()]
+    for name, (_, marker) in shapes.items():
+        points = frame.loc[frame["integrator"].eq(name), "num_points"]
+        counts = "–".join(dict.fromkeys(count(number) for number in (points.min(), points.max())))
+        handles.append(key(f"{label(name)}, q = {counts}", (NEUTRAL, marker)))
+    legend(new, handles, 2)
     return new

@@ -1,7 +1,9 @@
 """Go on from somebody's archive: `python -m ldaf_bench.unpack digits.tar [--store store]`
 
-Copies the networks, posteriors, integrations and looks of an archive into a store, where none of them is made again.
-What the store has already stays as it is. To check what an archive claims, run `verify` on it first.
+Copies the networks, posteriors, integrations and looks of an archive into a store. What the store has already stays as
+it is. No network is trained again. Posteriors and integrations rest on digests, which are computed anew; a processor of
+another kind rounds them otherwise, and then `run` makes what rests on them again. To check what an archive claims, run
+`verify` on it first.
 """
 
 from __future__ import annotations

@@ -95,6 +95,32 @@ class Times(NamedTuple):
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+class Prices(NamedTuple):
+    """Stochastic classifiers and draws per datum down; what integration costs and gives across."""
+
+    suites: tuple[str, ...]
+    lines: dict[str, dict[str, object]]
+    draws: tuple[int, ...]
+    bounds: tuple[str, ...]
+    total: float
+
+    def text(self, frames):
+        frame = pandas.concat([frames[suite] for suite in self.suites])
+        costs = ["draws per datum", "integrate (s)", "integration adds"]
+        header = ["classifier", "test risk", "KL", *costs, *(f"`{bound}`" for bound in self.bounds)]
+        lines = [header, ["---", *["---:"] * (len(header) - 1)]]
+        for name, wanted in self.lines.items():
+            for draws in self.draws:
+                rows = where(frame, **wanted, num_points=draws)
+                if rows.empty:  # too many for what runs the network for every draw
+                    continue
+                adds = (rows["risk_upper"] - rows["risk"]).dropna().iloc[0]
+                cost = [f"{draws:,}", f"{rows['integrate_seconds'].iloc[0]:.1f}", f"{100 * adds:.3f} points"]
+                known = [measured(rows, "test_risk"), measured(rows, "kl_divergence", factor=1.0)]
+                lines.append([name, *known, *cost, *(certificate(rows, bound, self.total) for bound in self.bounds)])
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 class Headline(NamedTuple):
     """Data sets across; what was measured and what was certified down. One seed each."""
 
@@ -190,6 +216,32 @@ def headline_lines(last_layer):
     return lines | (others if last_layer else {})
 
 
+RIVALS = {
+    "LDAF, DAF, unfitted": unfitted(method="ldaf"),
+    "LDAF, DAF, fitted": fitted("zero_one", method="ldaf"),
+    "last layer, unfitted": unfitted(method="last_layer"),
+    "last layer, fitted": fitted("zero_one", method="last_layer"),
+    "PBB, unfitted": unfitted(method="pbb"),
+    "PBB, fitted": fitted("quad", method="pbb"),
+}
+PRICED = ("kl_exact", "catoni", "chernoff", "betting")
+
+
+def swept(axis, names, scales=(0.1, 0.3), mean=True):
+    """LDAF along an axis: unfitted and fitted at each scale, and the mean classifier."""
+    lines = {}
+    for value, name in names.items():
+        for scale in scales:
+            lines[f"{name}, σ = {scale}, unfitted"] = unfitted(scale=scale, **{axis: value})
+            lines[f"{name}, σ = {scale}, fitted"] = fitted("zero_one", scale=scale, **{axis: value})
+        if mean:
+            lines[f"{name}, mean classifier"] = {"classifier": "mean", axis: value}
+    return lines
+
+
+ABLATED = ("kl_exact", "catoni", "chernoff", "test_set")
+
+
 TABLES = {
     "headline": HEADLINE,
     "cifar": Comparison(("cifar_headline",), headline_lines(False), BOUNDS, 0.02),
@@ -198,6 +250,10 @@ TABLES = {
         ("cifar_headline",), {name: way for name, way in WAYS.items() if name.startswith("LDAF, DAF")}
     ),
     "fashion-long": Comparison(("fashion_headline",), headline_lines(True), BOUNDS, 0.02),
+    "fashion-rivals": Prices(("fashion_rivals",), RIVALS, (2, 16384), PRICED, 0.02),
+    "flow": Comparison(
+        ("ablation_flow",), swept("flow", {"daf": "DAF", "sflow": "S-flow", "linear": "linear map"}), ABLATED, 0.02
+    ),
     "fashion": Comparison(("fashion_cpu",), comparison_lines(), BOUNDS, 0.02),
     "fashion-0.06": Comparison(("fashion_cpu",), comparison_lines(), BOUNDS, 0.06),
     "fashion-times": Times(("fashion_cpu",), WAYS),

@@ -1,7 +1,7 @@
 """One file that anybody can check: `python -m ldaf_bench.pack results/digits [--store store] [--out digits.tar]`
 
-Holds plan, tables, networks, posteriors, integrations and the ledger of looks. Digests are left out, because they are
-large: `python -m ldaf_bench.verify digits.tar` computes them again from weights and data.
+Holds plan, tables, networks, posteriors, integrations and the ledger of looks. Digests are large, so that it holds only
+the logits of mean classifiers: `python -m ldaf_bench.verify digits.tar` computes the rest again from weights and data.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ldaf_bench.pipeline import digests_of
 from ldaf_bench.plan import PLAN_FILE, SEAL_FILE, Plan
 from ldaf_bench.results.collect import TABLE_FILES
 from ldaf_bench.store.archive import write_archive
-from ldaf_bench.store.digests import MANIFEST, digest_key, digest_path
+from ldaf_bench.store.digests import MANIFEST, digest_key, digest_path, load_digest, logits_array
 from ldaf_bench.store.ledger import ledger_keys
 from ldaf_bench.store.networks import load_network, network_path
 from ldaf_bench.store.posteriors import convergence_path, integration_path, posterior_path, search_path
 from ldaf_bench.store.store import Store, load_from, open_store
 from ldaf_bench.verify.checks import VerifyError
-from ldaf_bench.verify.folder import archived_record, read_plan
+from ldaf_bench.verify.folder import archived_logits, archived_record, read_plan
 
 
 def keys_of(plan: Plan, store: Store) -> Iterator[str]:
@@ -54,9 +54,13 @@ def files_of(folder: Path, store: Store, plan: Plan) -> dict[str, Path]:
         for part, at_most in digests_of(plan, planned):
             splits = plan.network[planned.network].splits
             digest = digest_key(network, splits, planned.method, planned.spec, part, at_most)
-            path = store.get(digest_path(digest)) / MANIFEST
-            if path.is_file():
-                files[archived_record(digest)] = path
+            if not store.exists(digest_path(digest)):
+                continue
+            found = load_from(store, load_digest, digest_path(digest))
+            files[archived_record(digest)] = found.path / MANIFEST
+            array = logits_array(planned.entry, found.tensors)
+            if array is not None and part != "prior":
+                files[archived_logits(digest)] = found.path / f"{array}.npy"
     return files
 
 

@@ -2,9 +2,13 @@
 
 import io
 import json
+import os
 import random
+import subprocess
+import sys
 import tarfile
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
@@ -36,10 +40,12 @@ def packed_again(folder):
     return path
 
 
-def test_an_archive_holds_no_digests_and_is_verified_without_a_store(finished, archive, capsys, monkeypatch, tmp_path):
+def test_an_archive_is_verified_without_a_store(finished, archive, capsys, monkeypatch, tmp_path):
+    """Of digests it holds the logits of mean classifiers, on certificate and test part, and nothing else."""
     with tarfile.open(archive) as content:
         names = content.getnames()
-    assert not [name for name in names if name.endswith(".npy")]
+    arrays = [name for name in names if name.endswith(".npy")]
+    assert {name.split("/")[-1].split("-")[0] for name in arrays} == {"certificate", "test"}
     assert {name.split("/")[0] for name in names} == {"results", "store", "digests", "archive.json"}
     monkeypatch.chdir(tmp_path)  # no store here
     assert verify([str(archive)]) == 0
@@ -112,8 +118,48 @@ def test_an_altered_weight_is_noticed_even_if_all_checksums_are_right(unpacked, 
             path.unlink()
             key = DigestKey(**{field: record[field] for field in DigestKey.__dataclass_fields__})
             path.with_name(f"{key.name}.json").write_text(json.dumps({**record, "checksum": fingerprint(record)}))
+            if (logits := path.with_suffix(".npy")).exists():
+                logits.rename(path.with_name(f"{key.name}.npy"))
     assert verify([str(packed_again(unpacked))]) == 1
-    assert "the column mean_error is not what the artifacts say" in capsys.readouterr().err
+    assert "of the archive holds logits that are not the network's" in capsys.readouterr().err
+
+
+def altered_logits(folder, alter):
+    """In one digest of the certificate part, with its checksums made right."""
+    path = next(folder.glob("digests/*/certificate-*.npy"))
+    logits = np.load(path)
+    alter(logits)
+    np.save(path, logits)
+    manifest = path.with_suffix(".json")
+    record = json.loads(manifest.read_text())
+    record.pop("checksum")
+    (array,) = {"mean.npy", "logits.npy"} & record["files"].keys()
+    record["files"][array] = file_sha256(path)
+    manifest.write_text(json.dumps({**record, "checksum": fingerprint(record)}))
+
+
+def test_a_forged_prediction_of_a_mean_classifier_is_noticed(unpacked, capsys):
+    def turn(logits):
+        order = np.argsort(logits, 1)
+        near = np.argmin(np.ptp(np.take_along_axis(logits, order[:, -2:], 1), axis=1))
+        logits[near, order[near, -2]] = logits[near, order[near, -1]] + 1e-3
+
+    altered_logits(unpacked, turn)
+    assert verify([str(packed_again(unpacked))]) == 1
+    assert "of the archive holds logits that are not the network's" in capsys.readouterr().err
+
+
+def test_logits_of_another_kind_are_refused(unpacked, capsys):
+    next(unpacked.glob("digests/*/certificate-*.npy")).write_bytes(b"no array")
+    assert verify([str(packed_again(unpacked))]) == 1
+    assert "of the archive does not hold logits" in capsys.readouterr().err
+
+
+def test_an_archive_is_verified_by_a_processor_that_rounds_otherwise(archive, tmp_path):
+    other = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+    line = [sys.executable, "-m", "ldaf_bench.verify", str(archive)]
+    done = subprocess.run(line, env={**os.environ, **other}, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_archive_without_its_data_says_how_to_fetch_them(archive, capsys, monkeypatch, tmp_path):

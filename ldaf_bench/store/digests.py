@@ -143,6 +143,12 @@ def load_digest(path: Path) -> Digested:
     return Digested(path, tensors, labels, record)
 
 
+def logits_array(method: Method, digest: Digest) -> str | None:
+    """The name of the array that holds the mean classifier's logits; None if no array does."""
+    logits = None if method.logits is None else method.logits(digest)
+    return next((name for name, tensor in digest.items() if tensor is logits), None)
+
+
 def mean_mistakes(method: Method, digest: Digest, labels: torch.Tensor) -> torch.Tensor | None:
     """For every datum whether the mean classifier errs; None if the method has no mean classifier."""
     return None if method.logits is None else method.logits(digest).argmax(1) != labels

@@ -78,10 +78,10 @@ def check_digest(planned: DigestOf, network: Network, digested: Digested, datase
     if twin is None or twin.digest is None:
         return
     for what, exact, stored, allowed in twin.digest(planned.digest_spec, model, digested, chance):
-        _require_within(f"{name} has a wrong {what}", exact, stored, allowed)
+        require_within(f"{name} has a wrong {what}", exact, stored, allowed)
 
 
-def _require_within(sentence: str, exact: torch.Tensor, stored: torch.Tensor, allowed: float) -> None:
+def require_within(sentence: str, exact: torch.Tensor, stored: torch.Tensor, allowed: float) -> None:
     """Every datum is right, relative to its largest entry."""
     exact, stored = exact.flatten(1), stored.flatten(1)
     gap = (exact - stored).abs().amax(1) / exact.abs().amax(1).clamp_min(1)
@@ -167,21 +167,24 @@ def check_integration(
     sources: Sources,
     estimate: float,
     device: torch.device,
+    archived: bool,
 ) -> None:
     """The same values come out from the same seeds, on the device that drew them.
 
-    They fit an accurate estimate and, where there is one, a twin.
+    They fit an accurate estimate and, where there is one, a twin. `archived`: the digests were computed again, maybe by
+    a processor that rounds otherwise.
     """
     name, entry = f"Integration {planned.identity}", INTEGRATORS[planned.integrator]
     certificate = sources.certificate.data(sources.network)
     again, _ = integrate_posterior(planned, posterior, certificate.to(device))
-    # Rounding that differs between machines may turn a draw or two.
+    # Rounding that differs between machines may turn a draw or two, but no probability.
     draws = len(certificate.labels) * max(1, planned.num_points)
+    turned = 0.0 if entry is BONFERRONI else 2 / draws
     gap = abs(float(again.value) - float(integration.value))
-    right = len(integration.per_datum) == len(certificate.labels) and gap <= 2 / draws + 1e-6
+    right = len(integration.per_datum) == len(certificate.labels) and gap <= turned + 1e-6
     _require(right, f"{name}: the risk is {float(again.value):.7f}, not {float(integration.value):.7f}.")
-    turned = (again.per_datum - integration.per_datum).abs() * max(1, planned.num_points)
-    _require(float(turned.sum()) <= 2.1 + 1e-4 * draws, f"{name}: other data are wrong than from the same seeds.")
+    moved = (again.per_datum - integration.per_datum).abs() * max(1, planned.num_points)
+    _require(float(moved.sum()) <= 2.1 + 1e-4 * draws, f"{name}: other data are wrong than from the same seeds.")
     _require((integration.draws is not None) == entry.certifies, f"{name}: what its values rest on is not said.")
     if again.draws is not None and integration.draws is not None:
         _require(torch.equal(again.draws, integration.draws), f"{name} has not drawn as often as it says.")
@@ -196,7 +199,7 @@ def check_integration(
         logits = twin.logits(certificate.digest, posterior.distribution)
         exact = dense.tree_bound(logits, certificate.labels.numpy())
         gap = float(np.abs(exact - integration.per_datum.numpy()).max())
-        _require(gap <= 1e-7, f"{name}: the bound differs from its dense twin by {gap:.1e}.")
+        _require(gap <= (1e-3 if archived else 1e-7), f"{name}: the bound differs from its dense twin by {gap:.1e}.")
     # How far two estimates with so many independent draws may be apart: six standard errors of plain sampling.
     independent = planned.num_points if entry.needs == "shared" else draws
     others = len(certificate.labels) * estimate_points(planned.posterior, len(certificate.labels))

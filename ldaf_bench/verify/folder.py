@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -22,11 +23,20 @@ from ldaf_bench.pipeline import digests_of
 from ldaf_bench.plan import PLAN_FILE, SEAL_FILE, DigestOf, Plan, make_plan
 from ldaf_bench.results.collect import TABLE_FILES, Sources
 from ldaf_bench.stages.digest import SHARD, digest_images
-from ldaf_bench.store.digests import Digested, DigestKey, chosen, digest_key, digest_path, load_digest, save_digest
+from ldaf_bench.store.digests import (
+    Digested,
+    DigestKey,
+    chosen,
+    digest_key,
+    digest_path,
+    load_digest,
+    logits_array,
+    save_digest,
+)
 from ldaf_bench.store.networks import load_network, network_path
 from ldaf_bench.store.store import Store, load_from, open_store
 from ldaf_bench.suite import Suite, SuiteError
-from ldaf_bench.verify.checks import VerifyError, check_digest, check_network
+from ldaf_bench.verify.checks import VerifyError, check_digest, check_network, require_within
 
 
 def read_plan(folder: Path, root: Path) -> tuple[Plan, dict[str, Any]]:
@@ -62,9 +72,18 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         raise VerifyError(f"{path} cannot be read ({error}): run the suite again.") from error
 
 
+ROUNDING = 1e-5
+"""By how much two machines may compute other logits, relative to the largest logit of a datum."""
+
+
 def archived_record(key: DigestKey) -> str:
-    """The name of a digest's manifest in an archive, which holds nothing else of it."""
+    """The name of a digest's manifest in an archive."""
     return f"digests/{key.network}/{key.name}.json"
+
+
+def archived_logits(key: DigestKey) -> str:
+    """The name of the mean classifier's logits in an archive, which holds no other array of a digest."""
+    return f"digests/{key.network}/{key.name}.npy"
 
 
 def read_sources(
@@ -95,7 +114,8 @@ def _made_again(
     """A digest from weights and data, under the manifest of the one that the results were computed from.
 
     Another machine may round otherwise. So the arrays need not have the manifest's checksums: what was computed from
-    them is computed again and compared.
+    them is computed again and compared. Rounding can turn the mean classifier's prediction where two logits are nearly
+    equal. So its logits are those of the archive, once they agree with the network's own up to rounding.
     """
     if dataset is None:
         raise VerifyError("An archive holds no digests, and they cannot be computed again without the data.")
@@ -112,4 +132,22 @@ def _made_again(
 
     scratch = open_store(archive / "again")
     save_digest(scratch, key, dataset, indices, shards())
-    return replace(load_from(scratch, load_digest, digest_path(key)), record=record)
+    again = load_from(scratch, load_digest, digest_path(key))
+    array, path = logits_array(planned.entry, again.tensors), archive / archived_logits(key)
+    tensors = dict(again.tensors)
+    if array is not None and path.is_file():
+        tensors[array] = _archived(path, record["files"].get(f"{array}.npy"), again.tensors[array])
+    return replace(again, tensors=tensors, record=record)
+
+
+def _archived(path: Path, checksum: str, again: torch.Tensor) -> torch.Tensor:
+    """Logits of an archive, if they are those that its manifest is about and those of the network."""
+    try:
+        stored = torch.from_numpy(np.load(path, allow_pickle=False))
+        same = file_sha256(path) == checksum and (stored.shape, stored.dtype) == (again.shape, again.dtype)
+    except (OSError, ValueError, TypeError) as error:
+        raise VerifyError(f"{path.name} of the archive does not hold logits ({error}).") from error
+    if not same:
+        raise VerifyError(f"{path.name} of the archive holds other logits than its digest.")
+    require_within(f"{path.name} of the archive holds logits that are not the network's", again, stored, ROUNDING)
+    return stored

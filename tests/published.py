@@ -217,12 +217,13 @@ def headline_lines(last_layer):
 
 
 RIVALS = {
-    "LDAF, DAF, unfitted": unfitted(method="ldaf"),
-    "LDAF, DAF, fitted": fitted("zero_one", method="ldaf"),
-    "last layer, unfitted": unfitted(method="last_layer"),
-    "last layer, fitted": fitted("zero_one", method="last_layer"),
-    "PBB, unfitted": unfitted(method="pbb"),
-    "PBB, fitted": fitted("quad", method="pbb"),
+    f"{name}, {how}": {**wanted, **which}
+    for name, which in {
+        "LDAF, DAF": {"method": "ldaf", "integrator": "mc"},
+        "last layer": {"method": "last_layer", "integrator": "mc"},
+        "PBB": {"method": "pbb", "integrator": "forward_mc"},
+    }.items()
+    for how, wanted in {"unfitted": {"classifier": "prior"}, "fitted": {"classifier": "posterior"}}.items()
 }
 PRICED = ("kl_exact", "catoni", "chernoff", "betting")
 
@@ -251,9 +252,6 @@ TABLES = {
     ),
     "fashion-long": Comparison(("fashion_headline",), headline_lines(True), BOUNDS, 0.02),
     "fashion-rivals": Prices(("fashion_rivals",), RIVALS, (2, 16384), PRICED, 0.02),
-    "flow": Comparison(
-        ("ablation_flow",), swept("flow", {"daf": "DAF", "sflow": "S-flow", "linear": "linear map"}), ABLATED, 0.02
-    ),
     "fashion": Comparison(("fashion_cpu",), comparison_lines(), BOUNDS, 0.02),
     "fashion-0.06": Comparison(("fashion_cpu",), comparison_lines(), BOUNDS, 0.06),
     "fashion-times": Times(("fashion_cpu",), WAYS),

@@ -143,7 +143,7 @@ def plot_price(results: pd.DataFrame) -> Figure | None:
     ax.margins(0.09, 0.1)
     ax.set_title("lower left is better", fontsize=9)
     ax.set(xlabel="seconds for one integration", ylabel="added to the risk (points)")
-    handles = [key(arm, (paint, "s")) for arm, (paint, _) in paints.items()]
+    handles = [key(arm, (paint, ""), line="-") for arm, (paint, _) in paints.items()]
     for name, (_, marker) in shapes.items():
         points = frame.loc[frame["integrator"].eq(name), "num_points"]
         counts = "–".join(dict.fromkeys(count(number) for number in (points.min(), points.max())))

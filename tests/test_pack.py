@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from ldaf_bench.artifacts import ArtifactError, file_sha256, fingerprint, write_manifest
 from ldaf_bench.pack import main as pack
+from ldaf_bench.results import collect
 from ldaf_bench.store.archive import unpack, write_archive
 from ldaf_bench.store.digests import DigestKey
 from ldaf_bench.unpack import main as unpack_into
@@ -153,6 +154,14 @@ def test_logits_of_another_kind_are_refused(unpacked, capsys):
     next(unpacked.glob("digests/*/certificate-*.npy")).write_bytes(b"no array")
     assert verify([str(packed_again(unpacked))]) == 1
     assert "of the archive does not hold logits" in capsys.readouterr().err
+
+
+def test_an_archive_is_verified_by_a_version_with_more_settings(archive, monkeypatch):
+    original = collect._setting
+    monkeypatch.setattr(collect, "_setting", lambda *arguments: fingerprint([original(*arguments), "a new setting"]))
+    assert verify([str(archive)]) == 0
+    monkeypatch.setattr(collect, "_setting", lambda *arguments: "all the same")
+    assert verify([str(archive)]) == 1
 
 
 def test_an_archive_is_verified_by_a_processor_that_rounds_otherwise(archive, tmp_path):

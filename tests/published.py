@@ -95,6 +95,28 @@ class Times(NamedTuple):
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+class Grid(NamedTuple):
+    """One bound along two axes; behind a fitted posterior's certificate its KL."""
+
+    suites: tuple[str, ...]
+    lines: dict[str, dict[str, object]]
+    across: dict[str, dict[str, object]]
+    bound: str
+    total: float
+
+    def text(self, frames):
+        frame = pandas.concat([frames[suite] for suite in self.suites])
+        lines = [["", *self.across], ["---", *["---:"] * len(self.across)]]
+        for name, wanted in self.lines.items():
+            cells = []
+            for more in self.across.values():
+                rows = where(frame, **wanted, **more)
+                kl = rows["kl_divergence"].max()
+                cells.append(certificate(rows, self.bound, self.total) + (f" ({kl:.2f})" if kl > 0 else ""))
+            lines.append([name, *cells])
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 class Prices(NamedTuple):
     """Stochastic classifiers and draws per datum down; what integration costs and gives across."""
 
@@ -228,15 +250,14 @@ RIVALS = {
 PRICED = ("kl_exact", "catoni", "chernoff", "betting")
 
 
-def swept(axis, names, scales=(0.1, 0.3), mean=True):
-    """LDAF along an axis: unfitted and fitted at each scale, and the mean classifier."""
+def objective_lines():
+    """What a fit minimizes, and whether it moves the mean, of both methods."""
     lines = {}
-    for value, name in names.items():
-        for scale in scales:
-            lines[f"{name}, σ = {scale}, unfitted"] = unfitted(scale=scale, **{axis: value})
-            lines[f"{name}, σ = {scale}, fitted"] = fitted("zero_one", scale=scale, **{axis: value})
-        if mean:
-            lines[f"{name}, mean classifier"] = {"classifier": "mean", axis: value}
+    for name, method, fixed in (("LDAF", "ldaf", "zero"), ("last layer", "last_layer", "fixed")):
+        lines[f"{name}, unfitted"] = unfitted(method=method)
+        for objective in ("cross_entropy", "zero_one"):
+            for mean, said in ((fixed, "covariance"), ("fitted", "mean and covariance")):
+                lines[f"{name}, `{objective}`, {said}"] = fitted(objective, method=method, mean=mean)
     return lines
 
 
@@ -252,6 +273,17 @@ TABLES = {
     ),
     "fashion-long": Comparison(("fashion_headline",), headline_lines(True), BOUNDS, 0.02),
     "fashion-rivals": Prices(("fashion_rivals",), RIVALS, (2, 16384), PRICED, 0.02),
+    "covariance": Grid(
+        ("ablation_covariance",),
+        {f"`{name}`": {"covariance": name} for name in ("constant", "isotropic", "paper", "code", "dense")},
+        {
+            f"σ = {scale:g}, {how}": {"classifier": classifier, "scale": scale}
+            for scale in (0.1, 0.3, 1.0)
+            for how, classifier in (("unfitted", "prior"), ("fitted", "posterior"))
+        },
+        "catoni",
+        0.02,
+    ),
     "fashion": Comparison(("fashion_cpu",), comparison_lines(), BOUNDS, 0.02),
     "fashion-0.06": Comparison(("fashion_cpu",), comparison_lines(), BOUNDS, 0.06),
     "fashion-times": Times(("fashion_cpu",), WAYS),

@@ -273,6 +273,7 @@ TABLES = {
     ),
     "fashion-long": Comparison(("fashion_headline",), headline_lines(True), BOUNDS, 0.02),
     "fashion-rivals": Prices(("fashion_rivals",), RIVALS, (2, 16384), PRICED, 0.02),
+    "objective": Comparison(("ablation_objective",), objective_lines(), ABLATED[:3], 0.02),
     "covariance": Grid(
         ("ablation_covariance",),
         {f"`{name}`": {"covariance": name} for name in ("constant", "isotropic", "paper", "code", "dense")},

@@ -78,6 +78,7 @@ def best_sentences(frame: pd.DataFrame) -> list[str]:
     rows = rows[~is_mean(rows)]
     several = rows["plan"].nunique(dropna=False) > 1
     sentences: dict[str, None] = {}
+    unpaid: dict[str, None] = {}
     for (dataset, suite, plan, epsilon), group in rows.groupby(["dataset", "suite", "plan", "epsilon"], sort=True):
         where = f"{label(dataset, 40)}{f', suite {label(suite, 80)}' if several else ''}, ε = {epsilon:g}"
         lost = failed(frame)
@@ -86,9 +87,14 @@ def best_sentences(frame: pd.DataFrame) -> list[str]:
             sentences[f"{where}: {_sentence(best_certificate(pd.concat([group, lost])), group)}"] = None
         except ValueError as refusal:
             paid = group["num_events"].gt(1).any() or group["num_integrations"].gt(1).any()
-            who = f"The suite {label(suite, 80)}" if several else "This suite"
-            none = f"{who} reports all results and selects none. To report the best one, set `{PAY}`."
-            sentences[f"{where}: {refusal}" if paid or not group["certified"].eq(True).any() else none] = None
+            if paid or not group["certified"].eq(True).any():
+                sentences[f"{where}: {refusal}"] = None
+            else:
+                unpaid[label(suite, 80)] = None
+    if unpaid:
+        where = f" ({', '.join(unpaid)})" if several else ""
+        none = f"All results are reported and none is selected{where}. To report the best one, set `{PAY}`."
+        sentences[none] = None
     if several:
         sentences["No suite pays for choosing the best of several suites."] = None
     return list(sentences)

@@ -117,6 +117,24 @@ class Grid(NamedTuple):
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+class Errors(NamedTuple):
+    """Integrators down, points per datum across: root mean square error, and seconds of one integration."""
+
+    suites: tuple[str, ...]
+    integrators: tuple[str, ...]
+    points: tuple[int, ...]
+
+    def text(self, frames):
+        (suite,) = self.suites
+        curves = pandas.read_parquet(PUBLISHED / suite / "curves.parquet")
+        lines = [["", *(f"{points:,}" for points in self.points)], ["---", *["---:"] * len(self.points)]]
+        for name in self.integrators:
+            rows = where(curves, kind="integration", series=name).set_index("x")
+            cells = [f"{100 * rows['y'][points]:.5f} ({rows['seconds'][points]:.2f} s)" for points in self.points]
+            lines.append([f"`{name}`", *cells])
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 class Prices(NamedTuple):
     """Stochastic classifiers and draws per datum down; what integration costs and gives across."""
 
@@ -273,6 +291,7 @@ TABLES = {
     ),
     "fashion-long": Comparison(("fashion_headline",), headline_lines(True), BOUNDS, 0.02),
     "fashion-rivals": Prices(("fashion_rivals",), RIVALS, (2, 16384), PRICED, 0.02),
+    "integrators": Errors(("integration",), ("mc", "qmc", "rqmc", "conditional"), (16, 256, 1024, 4096, 16384)),
     "objective": Comparison(("ablation_objective",), objective_lines(), ABLATED[:3], 0.02),
     "covariance": Grid(
         ("ablation_covariance",),

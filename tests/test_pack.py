@@ -156,6 +156,16 @@ def test_logits_of_another_kind_are_refused(unpacked, capsys):
     assert "of the archive does not hold logits" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("files", [None, [], {"logits.npy": "0"}])
+def test_a_manifest_that_does_not_name_its_logits_is_refused(unpacked, capsys, files):
+    manifest = next(unpacked.glob("digests/*/certificate-*.npy")).with_suffix(".json")
+    record = json.loads(manifest.read_text()) | {"files": files}
+    record.pop("checksum")
+    manifest.write_text(json.dumps({**record, "checksum": fingerprint(record)}))
+    assert verify([str(packed_again(unpacked))]) == 1
+    assert "of the archive holds other logits than its digest" in capsys.readouterr().err
+
+
 def test_an_archive_is_verified_by_a_version_with_more_settings(archive, monkeypatch):
     original = collect._setting
     monkeypatch.setattr(collect, "_setting", lambda *arguments: fingerprint([original(*arguments), "a new setting"]))

@@ -136,11 +136,13 @@ def _made_again(
     array, path = logits_array(planned.entry, again.tensors), archive / archived_logits(key)
     tensors = dict(again.tensors)
     if array is not None and path.is_file():
-        tensors[array] = _archived(path, record["files"].get(f"{array}.npy"), again.tensors[array])
+        files = record.get("files")
+        checksum = files.get(f"{array}.npy") if isinstance(files, dict) else None
+        tensors[array] = _archived(path, checksum, again.tensors[array])
     return replace(again, tensors=tensors, record=record)
 
 
-def _archived(path: Path, checksum: str, again: torch.Tensor) -> torch.Tensor:
+def _archived(path: Path, checksum: Any, again: torch.Tensor) -> torch.Tensor:
     """Logits of an archive, if they are those that its manifest is about and those of the network."""
     try:
         stored = torch.from_numpy(np.load(path, allow_pickle=False))

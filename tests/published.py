@@ -117,6 +117,35 @@ class Grid(NamedTuple):
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+class Networks(NamedTuple):
+    """Networks down; errors, certificates of what is made of them and seconds across. One seed each."""
+
+    suites: tuple[str, ...]
+    lines: dict[str, dict[str, object]]
+    total: float
+
+    def text(self, frames):
+        frame = pandas.concat([frames[suite] for suite in self.suites])
+        header = ["", "error, certificate part", "error, test part", "`test_set`, mean classifier"]
+        for scale in NETWORK_SCALES:
+            header += [f"σ = {scale}, unfitted, `chernoff`", f"σ = {scale}, fitted, `catoni` (KL)"]
+        header += ["train (s)", "digest (s)"]
+        lines = [header, ["---", *["---:"] * (len(header) - 1)]]
+        for name, wanted in self.lines.items():
+            rows = where(frame, **wanted)
+            mean = where(rows, classifier="mean")
+            cells = [measured(mean, "mean_error"), measured(mean, "mean_test_error")]
+            cells.append(certificate(mean, "test_set", self.total))
+            for scale in NETWORK_SCALES:
+                posterior = where(rows, **fitted("zero_one", scale=scale))
+                cells.append(certificate(where(rows, **unfitted(scale=scale)), "chernoff", self.total))
+                divergence = measured(posterior, "kl_divergence", factor=1.0)
+                cells.append(f"{certificate(posterior, 'catoni', self.total)} ({divergence})")
+            cells += [measured(mean, f"{stage}_seconds", digits=0, factor=1.0) for stage in ("train", "digest")]
+            lines.append([name, *cells])
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 class Errors(NamedTuple):
     """Integrators down, points per datum across: root mean square error, and seconds of one integration."""
 
@@ -279,8 +308,15 @@ def objective_lines():
     return lines
 
 
-ABLATED = ("kl_exact", "catoni", "chernoff", "test_set")
-
+ABLATED = ("kl_exact", "catoni", "chernoff")
+NETWORK_SCALES = (0.1, 0.3)
+FLOWS = {name: {"flow": flow} for name, flow in (("DAF", "daf"), ("S-flow", "sflow"), ("linear map", "linear"))}
+NODES = {f"n = {nodes}": {"num_nodes": nodes} for nodes in (10, 50, 100)}
+HORIZONS = {f"T = {horizon:g}": {"horizon": horizon} for horizon in (0.3, 1.0, 3.0)}
+SPLITS = {
+    f"{60_000 - certify:,} train, {certify:,} certify": {"num_certificate": certify}
+    for certify in (30_000, 18_000, 10_000)
+}
 
 TABLES = {
     "headline": HEADLINE,
@@ -292,7 +328,7 @@ TABLES = {
     "fashion-long": Comparison(("fashion_headline",), headline_lines(True), BOUNDS, 0.02),
     "fashion-rivals": Prices(("fashion_rivals",), RIVALS, (2, 16384), PRICED, 0.02),
     "integrators": Errors(("integration",), ("mc", "qmc", "rqmc", "conditional"), (16, 256, 1024, 4096, 16384)),
-    "objective": Comparison(("ablation_objective",), objective_lines(), ABLATED[:3], 0.02),
+    "objective": Comparison(("ablation_objective",), objective_lines(), ABLATED, 0.02),
     "covariance": Grid(
         ("ablation_covariance",),
         {f"`{name}`": {"covariance": name} for name in ("constant", "isotropic", "paper", "code", "dense")},

@@ -58,6 +58,15 @@ def test_whitening_makes_patches_white():
     assert not layer.weight.requires_grad
 
 
+def test_a_wide_speednet_is_a_speednet_with_more_channels():
+    narrow, wide = BACKBONES["speednet"](3, (32, 32)), BACKBONES["speednet_wide"](3, (32, 32))
+    assert [name for name, _ in wide.named_parameters()] == [name for name, _ in narrow.named_parameters()]
+    channels = [
+        [m.out_channels for m in net.groups.modules() if isinstance(m, torch.nn.Conv2d)] for net in (narrow, wide)
+    ]
+    assert channels == [[64, 64, 256, 256, 256, 256], [128, 128, 384, 384, 384, 384]]
+
+
 def test_speednet_says_what_to_use_for_images_too_small_for_it():
     with pytest.raises(ValueError, match="use tinynet"):
         SpeedNet(1, (8, 8))

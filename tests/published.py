@@ -328,6 +328,7 @@ TABLES = {
     "cifar-short": Comparison(("cifar_cpu",), comparison_lines(), BOUNDS, 0.02),
     "cifar-short-0.06": Comparison(("cifar_cpu",), comparison_lines(), BOUNDS, 0.06),
     "cifar-short-times": Times(("cifar_cpu",), WAYS),
+    "cifar-rivals": Prices(("cifar_rivals",), RIVALS, (1, 16384), PRICED, 0.02),
     "fashion-long": Comparison(("fashion_headline",), headline_lines(True), BOUNDS, 0.02),
     "fashion-rivals": Prices(("fashion_rivals",), RIVALS, (2, 16384), PRICED, 0.02),
     "integrators": Errors(("integration",), ("mc", "qmc", "rqmc", "conditional"), (16, 256, 1024, 4096, 16384)),

@@ -24,8 +24,9 @@ def up(values):
 
 
 def where(frame, **wanted):
+    """Rows with these values; None for what is not set."""
     for name, value in wanted.items():
-        frame = frame[frame[name].isin(value) if isinstance(value, list) else frame[name].eq(value)]
+        frame = frame[frame[name].isna() if value is None else frame[name].eq(value)]
     return frame
 
 
@@ -333,6 +334,17 @@ TABLES = {
     "fashion-rivals": Prices(("fashion_rivals",), RIVALS, (2, 16384), PRICED, 0.02),
     "integrators": Errors(("integration",), ("mc", "qmc", "rqmc", "conditional"), (16, 256, 1024, 4096, 16384)),
     "objective": Comparison(("ablation_objective",), objective_lines(), ABLATED, 0.02),
+    "points": Grid(
+        ("ablation_qmc",),
+        {f"`mc`, q = {points:,}": {"integrator": "mc", "num_points": points} for points in (64, 1024, 16384)},
+        {
+            f"{points:,} points in the fit, {said}": {"fit_points": points, "tolerance": tolerance}
+            for tolerance, said in ((None, "exact flow"), (0.1, "tolerance 0.1"))
+            for points in (16, 128, 1024)
+        },
+        "catoni",
+        0.02,
+    ),
     "covariance": Grid(
         ("ablation_covariance",),
         {f"`{name}`": {"covariance": name} for name in ("constant", "isotropic", "paper", "code", "dense")},

@@ -151,6 +151,7 @@ class Errors(NamedTuple):
     """Integrators down, points per datum across: root mean square error, and seconds of one integration."""
 
     suites: tuple[str, ...]
+    kind: str
     integrators: tuple[str, ...]
     points: tuple[int, ...]
 
@@ -159,7 +160,7 @@ class Errors(NamedTuple):
         curves = pandas.read_parquet(PUBLISHED / suite / "curves.parquet")
         lines = [["", *(f"{points:,}" for points in self.points)], ["---", *["---:"] * len(self.points)]]
         for name in self.integrators:
-            rows = where(curves, kind="integration", series=name).set_index("x")
+            rows = where(curves, kind=self.kind, series=name).set_index("x")
             cells = [f"{100 * rows['y'][points]:.5f} ({rows['seconds'][points]:.2f} s)" for points in self.points]
             lines.append([f"`{name}`", *cells])
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -309,6 +310,7 @@ def objective_lines():
     return lines
 
 
+INTEGRATORS = ("mc", "qmc", "rqmc", "conditional")
 ABLATED = ("kl_exact", "catoni", "chernoff")
 NETWORK_SCALES = (0.1, 0.3)
 FLOWS = {name: {"flow": flow} for name, flow in (("DAF", "daf"), ("S-flow", "sflow"), ("linear map", "linear"))}
@@ -332,7 +334,8 @@ TABLES = {
     "cifar-rivals": Prices(("cifar_rivals",), RIVALS, (1, 16384), PRICED, 0.02),
     "fashion-long": Comparison(("fashion_headline",), headline_lines(True), BOUNDS, 0.02),
     "fashion-rivals": Prices(("fashion_rivals",), RIVALS, (2, 16384), PRICED, 0.02),
-    "integrators": Errors(("integration",), ("mc", "qmc", "rqmc", "conditional"), (16, 256, 1024, 4096, 16384)),
+    "integrators": Errors(("integration",), "integration", INTEGRATORS, (16, 256, 1024, 4096, 16384)),
+    "integrators-each": Errors(("integration_data",), "integration_each", INTEGRATORS, (16, 256, 1024, 4096, 16384)),
     "objective": Comparison(("ablation_objective",), objective_lines(), ABLATED, 0.02),
     "points": Grid(
         ("ablation_qmc",),
@@ -358,6 +361,7 @@ TABLES = {
     ),
     "flow": Networks(("ablation_flow",), FLOWS, 0.02),
     "nodes": Networks(("ablation_nodes",), NODES, 0.02),
+    "horizon": Networks(("ablation_horizon",), HORIZONS, 0.02),
     "split": Networks(("ablation_split",), SPLITS, 0.02),
     "fashion": Comparison(("fashion_cpu",), comparison_lines(), BOUNDS, 0.02),
     "fashion-0.06": Comparison(("fashion_cpu",), comparison_lines(), BOUNDS, 0.06),

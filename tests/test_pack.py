@@ -209,6 +209,15 @@ def test_links_are_refused(tmp_path):
         unpack(path, tmp_path / "folder")
 
 
+def test_an_archive_cannot_fill_a_disk(tmp_path):
+    """A megabyte of zeros takes 300 bytes; weights do not."""
+    weights = tmp_path / "weights.safetensors"
+    weights.write_bytes(bytes(1 << 20))
+    write_archive(tmp_path / "bad.tar", {"a/weights.safetensors": weights})
+    with pytest.raises(ArtifactError, match="16 times its size"):
+        unpack(tmp_path / "bad.tar", tmp_path / "folder")
+
+
 def test_a_folder_that_holds_no_results_is_a_sentence(tmp_path, capsys):
     assert pack([str(tmp_path)]) == 2
     assert "does not hold a plan" in capsys.readouterr().err

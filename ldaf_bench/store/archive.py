@@ -1,7 +1,7 @@
 """Archives: files in one tar file in which no byte can change unnoticed.
 
-Its last member lists the checksums of all others, and the tar file has a single possible form: packing what was
-unpacked gives the same bytes.
+Its last member lists the checksums of all others, and the tar file has a single possible form: packing its members
+gives the same bytes. Weights are members of their own with xz, which saves a sixth of them.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import lzma
 import re
 import shutil
 import tarfile
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,6 +23,13 @@ NAME = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9._-]*/)*[A-Za-z0-9_-][A-Za-z0-9._-
 """Relative, without hidden parts."""
 LIST = "archive.json"
 """The checksums of all other members."""
+WEIGHTS = "weights.safetensors"
+"""Files of this name are compressed."""
+XZ = ".xz"
+FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 2, "lp": 2, "pb": 2}]
+"""For numbers of four bytes: the place of a byte in its number says more about it than its predecessor."""
+MOST_EXPANSION = 16
+"""A compressed file may not hold more than this many times its size, so that no archive can fill a disk."""
 
 
 class _Hashed:
@@ -35,9 +44,30 @@ class _Hashed:
 
 
 def write_archive(path: Path, files: Mapping[str, Path]) -> None:
-    """The files under these names: sorted, uncompressed, without times and owners. Whole or not at all."""
-    with whole_file(path) as temporary, temporary.open("wb") as target:
-        _write(target, files)
+    """The files under these names: sorted, without times and owners. Whole or not at all."""
+    with tempfile.TemporaryDirectory() as scratch, whole_file(path) as temporary, temporary.open("wb") as target:
+        _write(target, dict(_member(name, file, Path(scratch)) for name, file in files.items()))
+
+
+def _member(name: str, file: Path, scratch: Path) -> tuple[str, Path]:
+    """What stands in the archive for a file: itself, or its compressed form."""
+    if file.name != WEIGHTS:
+        return name, file
+    compressed = scratch / (hashlib.sha256(name.encode()).hexdigest() + XZ)
+    with file.open("rb") as content, lzma.open(compressed, "wb", filters=FILTERS) as target:
+        shutil.copyfileobj(content, target)
+    return name + XZ, compressed
+
+
+def _expand(compressed: Path) -> None:
+    """A compressed member in its place."""
+    most = MOST_EXPANSION * compressed.stat().st_size
+    with lzma.open(compressed) as content, compressed.with_suffix("").open("xb") as target:
+        while block := content.read(1 << 20):
+            if target.tell() + len(block) > most:
+                raise ArtifactError(f"The archive's {compressed.name} holds more than {MOST_EXPANSION} times its size.")
+            target.write(block)
+    compressed.unlink()
 
 
 def _write(target: object, files: Mapping[str, Path]) -> None:
@@ -57,8 +87,8 @@ def _write(target: object, files: Mapping[str, Path]) -> None:
 def unpack(path: Path, folder: Path) -> None:
     """Write the files of an archive into an empty folder; an `ArtifactError` unless it is as `write_archive` makes it.
 
-    Only plain files with plain names are taken. Then what was unpacked is packed again, and must give the same bytes:
-    the list of checksums is part of them.
+    Only plain files with plain names are taken. They are packed again, and must give the same bytes: the list of
+    checksums is part of them. Only then is anything decompressed.
     """
     files: dict[str, Path] = {}
     if not path.is_file():
@@ -77,7 +107,10 @@ def unpack(path: Path, folder: Path) -> None:
         files.pop(LIST, folder / LIST).unlink()
         again = _Hashed()
         _write(again, files)
-    except (tarfile.TarError, EOFError, ValueError, OSError) as error:
+        if again.sha256.hexdigest() != file_sha256(path):
+            raise ArtifactError(f"{path} was changed: its bytes are not those of an archive of its files.")
+        for member_file in files.values():
+            if member_file.suffix == XZ:
+                _expand(member_file)
+    except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError, OSError) as error:
         raise ArtifactError(f"{path} cannot be unpacked ({error}): it is damaged, or no archive.") from error
-    if again.sha256.hexdigest() != file_sha256(path):
-        raise ArtifactError(f"{path} was changed: its bytes are not those of an archive of its files.")

@@ -114,6 +114,19 @@ def test_bars_of_several_suites_have_names_of_their_own():
     assert "fashion_headline · ldaf · daf · seed 0" in names
 
 
+def test_arms_of_many_suites_are_told_apart_by_panels():
+    """There are ten colours: beyond, each suite has a panel, in which each arm has a colour of its own."""
+    folders = sorted(path.parent for path in PUBLISHED.glob("*/plan.json"))
+    figure = plot_comparison(read(folders).results)
+    titles = [title(ax) for ax in figure.axes]
+    assert {text.split("·")[-1].strip() for text in titles} == {folder.name for folder in folders}
+    (legend,) = figure.legends
+    paints = [handle.get_color() for handle in legend.legend_handles]
+    assert len(set(paints)) == len(paints) == 7  # six arms, and the grey of "may fail"
+    two = plot_comparison(read([PUBLISHED / "fashion_headline", PUBLISHED / "cifar_wide"]).results)
+    assert [title(ax) for ax in two.axes] == ["fashionmnist", "cifar10"]
+
+
 def test_a_divergence_that_starts_at_rounding_keeps_the_numbers_of_its_axis():
     published = read([PUBLISHED / "cifar_headline"])
     figure = plot_fit(published.curves, published.results)

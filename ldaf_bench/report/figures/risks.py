@@ -44,22 +44,33 @@ def compared(results: pd.DataFrame) -> pd.DataFrame:
 
 @style.styled
 def plot_comparison(results: pd.DataFrame) -> Figure | None:
-    """Test errors, certificates by bound and held-out bounds, for each data set and arm; mean and sd over seeds."""
+    """Test errors, certificates by bound and held-out bounds, for each data set and arm; mean and sd over seeds.
+
+    Suites share a panel while there are colours enough to tell their arms apart.
+    """
     frame = compared(results)
     if frame.empty:
         return None
     frame = frame.assign(_level=[_level(row) for row in frame.to_dict("records")])
-    datasets = frame["dataset"].unique().tolist()
-    rows = [frame[frame["dataset"].eq(dataset)] for dataset in datasets]
-    heights = [0.4 + len(_slots(part)) * 0.115 + part["_what"].nunique() * 0.1 for part in rows]
+    panels = {label(dataset, 24): part for dataset, part in frame.groupby("dataset", sort=False)}
+    shared = frame["_arm"].nunique() <= len(style.PALETTE)
+    if not shared:
+        several = frame.groupby(["suite", "_base"])["_arm"].transform("nunique").gt(1)  # backbones
+        frame = frame.assign(_arm=frame["_arm"].where(several, frame["_base"]))
+        split = frame.groupby(["dataset", "suite"], sort=False)
+        panels = {f"{label(dataset, 24)} ·\n{label(suite, 24)}": part for (dataset, suite), part in split}
+    heights = [0.4 + len(_slots(part)) * 0.115 + part["_what"].nunique() * 0.1 for part in panels.values()]
     new, axes = style.figure(
-        sum(heights) + 0.45 * len(rows) + 0.8, len(rows), height_ratios=heights, sharex=len(rows) > 1
+        sum(heights) + 0.45 * len(panels) + 0.8,
+        len(panels),
+        height_ratios=heights,
+        sharex=shared and len(panels) > 1,
     )
     levels = [level for level in frame["_level"].unique() if level]
     paints = _paints(frame, arms(results))
-    for ax, part, dataset in zip(axes[:, 0], rows, datasets, strict=True):
+    for ax, (title, part) in zip(axes[:, 0], panels.items(), strict=True):
         _dots(ax, part, levels, paints)
-        ax.set_title(label(dataset, 24))
+        ax.set_title(title)
     axes[-1, 0].set_xlabel("risk")
     handles = [style.key(arm, (paint, "o")) for arm, paint in paints.items()]
     for level in levels:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -16,19 +17,23 @@ ACCESS, SECRET, BUCKET = "tester", "correct-horse-battery", "bench"
 
 
 def free_ports(count):
-    """Ports that nobody listens on, and whose gRPC twins (10,000 above) are free as well."""
+    """Ports that nobody listens on, and whose gRPC twins (10,000 above) are free as well.
+
+    All lie below 32,768, where Linux begins to hand out ports for outgoing connections: while the server is away,
+    nobody can be given one of them.
+    """
     found = []
-    while len(found) < count:
+    for port in random.SystemRandom().sample(range(20_000, 22_700), 1_000):
         with socket.socket() as one, socket.socket() as twin:
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1] % 20_000 + 20_000
             try:
+                one.bind(("127.0.0.1", port))
                 twin.bind(("127.0.0.1", port + 10_000))
             except OSError:
                 continue
-            if port not in found:
-                found.append(port)
-    return found
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise OSError(f"{count} free ports could not be found.")
 
 
 def weed_binary():
@@ -58,7 +63,7 @@ class Weed:
         command = [
             weed_binary(), "server", "-s3", "-filer", *ports, f"-dir={self.folder / 'data'}", "-ip=127.0.0.1",
             "-ip.bind=127.0.0.1", f"-s3.config={self.folder / 's3.json'}", "-master.volumeSizeLimitMB=64",
-            "-volume.max=20", "-s3.port.iceberg=0", "-master.telemetry=false",
+            "-volume.max=20", "-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false",
         ]  # fmt: skip
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
@@ -74,9 +79,9 @@ class Weed:
                 with place.open_output_stream(path) as file:
                     file.write(b"x")
                 return self
-            except OSError:
-                if time.monotonic() > end:
-                    raise
+            except OSError as error:
+                if time.monotonic() > end or self.process.poll() is not None:
+                    raise OSError((self.folder / "log").read_text(errors="replace")[-2000:]) from error
                 time.sleep(0.3)
 
     def stop(self):

@@ -49,14 +49,18 @@ def outage(weed, tmp_path_factory):
     command = [sys.executable, "-m", "ldaf_bench.run", str(Place(folder).file), *places]
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     environment |= {"LDAF_BENCH_CACHE": str(folder / "cache")}
-    ran = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while not any(name.endswith("network.json") for name in objects(weed, "store")) and ran.poll() is None:
-        time.sleep(0.2)
-    assert ran.poll() is None, ran.communicate()
-    weed.stop()
-    time.sleep(AWAY_SECONDS)
-    weed.start().wait()
-    out, err = ran.communicate(timeout=300)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **pipes) as ran:
+        try:
+            while not any(name.endswith("network.json") for name in objects(weed, "store")) and ran.poll() is None:
+                time.sleep(0.2)
+            assert ran.poll() is None, ran.communicate()
+            weed.stop()
+            time.sleep(AWAY_SECONDS)
+            weed.start().wait()
+            out, err = ran.communicate(timeout=300)
+        finally:
+            ran.kill()
     assert ran.returncode == 0, err + out
     return out, err
 

@@ -15,6 +15,7 @@ from ldaf_bench.report.comparison import comparison, line, meant, number
 from ldaf_bench.report.grouping import at_first_level, done
 from ldaf_bench.report.names import heading, held_fixed, label, num_seeds
 from ldaf_bench.report.records import results_frame
+from ldaf_bench.report.selection import best_sentences
 
 LONGEST = 16
 """Characters of a heading that stays on one line."""
@@ -23,8 +24,12 @@ NONE = "–"
 
 
 def show_results(results: pa.Table, console: Console) -> None:
-    """The comparison at the first ε of the suite: a line for each quantity, and as many arms beside it as fit."""
-    rows = done(results_frame([results]))
+    """The comparison at the first ε of the suite: a line for each quantity, and as many arms beside it as fit.
+
+    Below it the best certificates, where the suite paid for naming them.
+    """
+    everything = results_frame([results])
+    rows = done(everything)
     frame, held = comparison(rows[at_first_level(rows)])
     if frame.empty:
         return
@@ -39,6 +44,9 @@ def show_results(results: pa.Table, console: Console) -> None:
         held_fixed(held),
     ]
     console.print(Text(" ".join(filter(None, about))))
+    if rows["num_events"].gt(1).any():  # a choice was paid for: what it may say is what the suite was run for
+        for sentence in best_sentences(everything):
+            console.print(Text(sentence[0].upper() + sentence[1:]))
 
 
 def _tables(title: str, part: pd.DataFrame, width: int) -> Iterator[Table]:

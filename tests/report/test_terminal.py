@@ -92,3 +92,16 @@ def test_data_sets_have_a_table_each():
 
 def test_nothing_gives_nothing():
     assert shown([]) == shown([synthetic.failure()]) == ""
+
+
+def test_a_best_certificate_is_named_where_it_was_paid_for_and_nowhere_else():
+    paid = every_bound()
+    for row in paid:
+        row["num_events"] = row["num_integrations"] = 10**6
+    candidates = [row for row in paid if row["certified"] and row["classifier"] != "mean" and row["epsilon"] == 0.01]
+    best = percent(min(row["value"] for row in candidates), up=True)
+    assert f"the best certificate is {best} % and may fail" in " ".join(shown(paid, 100).split())
+    unpaid = every_bound()
+    for row in unpaid:
+        row["num_events"] = row["num_integrations"] = 1
+    assert "best" not in shown(unpaid, 100)

@@ -171,15 +171,17 @@ def headlines(results: pd.DataFrame) -> list[str]:
         if not bounds.empty:
             row = bounds[bounds["classifier"].eq(in_order("classifier", bounds["classifier"])[0])].iloc[0]
             where = f"{label(dataset, 40)}{f', suite {label(suite, 80)}' if several else ''}"
-            sentences.append(f"{where}: {_headline(row, part[part['_arm'].eq(row['_arm'])])}")
+            own = part[part["_arm"].eq(row["_arm"])]
+            # The sentence names the suite already.
+            sentences.append(f"{where}: {_headline(row, own, row['_arm'].removeprefix(f'{label(suite, 80)} · '))}")
     return sentences
 
 
-def _headline(row: pd.Series, own: pd.DataFrame) -> str:
+def _headline(row: pd.Series, own: pd.DataFrame, arm: str) -> str:
     """One certificate, with the test risk of its classifier, and that of the arm's mean classifier."""
     measured = {PRIOR: "prior_test_risk", MEAN: "mean_test_error"}.get(row["classifier"], "test_risk")
     tested = own[own["_what"].eq(MEASURED[measured][0])]["_mean"]
-    who = f"the {WHO.get(row['classifier'], label(row['classifier']))} of {row['_arm']}"
+    who = f"the {WHO.get(row['classifier'], label(row['classifier']))} of {arm}"
     sentence = f"{who} has {_value(row)}"
     sentence += f"; its test risk is {percent(tested.iloc[0])} %." if len(tested) else "."
     means = own[own["classifier"].eq(MEAN)]

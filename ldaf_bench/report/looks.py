@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from ldaf_bench.report.names import text
-from ldaf_bench.report.records import LARGEST, SEAL_FILE, Document, Records
+from ldaf_bench.report.records import LARGEST, SEAL_FILE, Records
 
 COUNTS = {"looks": "time", "plans": "plan", "networks": "trained network", "priors": "prior"}
 """What the ledger counts for a part, and what one of it is called."""
@@ -18,10 +18,39 @@ UNCOVERED = "Choosing between looks is not covered by any certificate."
 
 
 def looks_sentences(records: Records) -> list[str]:
-    """A sentence for each certificate part of each folder. The file may hold anything, so nothing in it is trusted."""
+    """A sentence for each certificate part. The files may hold anything, so nothing in them is trusted."""
     if records.results.empty:
         return []
-    return list(dict.fromkeys(sentence for seal in records.seals for sentence in _sentences(seal, records)))
+    parts: dict[str, list[tuple[dict[str, int], str]]] = {}
+    said: dict[str, None] = {}
+    for seal in records.seals:
+        content = seal.content if isinstance(seal.content, dict) else {}
+        found = content.get("looks")
+        known = {str(part): _counts(counts) for part, counts in found.items()} if isinstance(found, dict) else {}
+        if not known or not all(known.values()):
+            reason = seal.problem or f"{SEAL_FILE} in {seal.folder} does not say it."
+            said[text(f"It is not known how often the certificate part has been looked at: {reason}")] = None
+            continue
+        paid = paid_for(records.results[records.results["plan"].eq(str(content.get("plan")))])
+        for part, counts in list(known.items())[:MOST_PARTS]:
+            parts.setdefault(part, []).append((counts, paid))
+        if len(known) > MOST_PARTS:
+            said[f"The seal has {len(known) - MOST_PARTS} more certificate parts."] = None
+    return [_sentence(text(part, 13), looks) for part, looks in parts.items()] + list(said)
+
+
+def _sentence(part: str, looks: list[tuple[dict[str, int], str]]) -> str:
+    """One part, with what each plan that looked at it paid for. Stores that do not know of each other count apart."""
+    most, paid = max(looks, key=lambda look: look[0]["looks"])
+    times, *others = _words(most, COUNTS)
+    ledger = f"looked at {times} when this was written ({', '.join(others)})"
+    if len(looks) == 1:
+        return f"Certificate part {part} had been {ledger}; this plan paid {paid}. {UNCOVERED}"
+    ways = ", or ".join(dict.fromkeys(paid for _, paid in looks))
+    return (
+        f"{len(looks)} plans of this page looked at certificate part {part}. By the largest count of their stores it "
+        f"had been {ledger}. Each plan paid {ways}. {UNCOVERED}"
+    )
 
 
 RETRIES = {"networks": "training", "posteriors": "posterior", "store": "call to the store"}
@@ -30,42 +59,28 @@ RETRIES = {"networks": "training", "posteriors": "posterior", "store": "call to 
 
 def retry_sentences(records: Records) -> list[str]:
     """What was lost and begun again while the results were made; nothing if nothing was."""
-    counts = [_counts(seal.content.get("retries"), RETRIES) for seal in records.seals if isinstance(seal.content, dict)]
-    some = [", ".join(word for word in found.values() if not word.startswith("0 ")) for found in counts]
-    return [
-        f"Begun again because a process, a machine or the store was away: {words}. No number depends on it."
-        for words in some
+    seals = [seal.content for seal in records.seals if isinstance(seal.content, dict)]
+    counts = [_counts(content.get("retries"), RETRIES) for content in seals]
+    sums = {name: sum(found.get(name, 0) for found in counts) for name in RETRIES}
+    words = ", ".join(_words({name: count for name, count in sums.items() if count}, RETRIES))
+    return (
+        [f"Begun again because a process, a machine or the store was away: {words}. No number depends on it."]
         if words
-    ]
-
-
-def _sentences(seal: Document, records: Records) -> list[str]:
-    content = seal.content if isinstance(seal.content, dict) else {}
-    parts = content.get("looks")
-    known = {str(part): _counts(found) for part, found in parts.items()} if isinstance(parts, dict) else {}
-    if not known or not all(known.values()):
-        reason = seal.problem or f"{SEAL_FILE} in {seal.folder} does not say it."
-        return [text(f"It is not known how often the certificate part has been looked at: {reason}")]
-    plan = str(content.get("plan"))
-    paid = paid_for(records.results[records.results["plan"].eq(plan)])
-    said = [
-        f"Certificate part {text(part, 13)} had been looked at {counts['looks']} when this was written "
-        f"({counts['plans']}, {counts['networks']}, {counts['priors']}); this plan paid {paid}. {UNCOVERED}"
-        for part, counts in list(known.items())[:MOST_PARTS]
-    ]
-    return said + (
-        [f"The seal has {len(known) - MOST_PARTS} more certificate parts."] if len(known) > MOST_PARTS else []
+        else []
     )
 
 
-def _counts(found: Any, words: Mapping[str, str] = COUNTS) -> dict[str, str]:
-    """The counts of one part in words; empty if they are no counts."""
+def _counts(found: Any, words: Mapping[str, str] = COUNTS) -> dict[str, int]:
+    """The counts of one part; empty if they are no counts."""
     if not isinstance(found, Mapping):
         return {}
     numbers = {name: found.get(name) for name in words}
-    if not all(type(value) is int and 0 <= value <= LARGEST for value in numbers.values()):
-        return {}
-    return {name: f"{value} {_plural(words[name], value)}" for name, value in numbers.items()}
+    good = {name: value for name, value in numbers.items() if type(value) is int and 0 <= value <= LARGEST}
+    return good if len(good) == len(words) else {}
+
+
+def _words(counts: Mapping[str, int], words: Mapping[str, str]) -> list[str]:
+    return [f"{count} {_plural(words[name], count)}" for name, count in counts.items()]
 
 
 def _plural(word: str, count: int | None) -> str:

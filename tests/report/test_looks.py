@@ -12,6 +12,7 @@ from tests.report import synthetic
 
 PART = "0123456789abcdef" * 4
 COUNTS = {"plans": 2, "looks": 3, "networks": 1, "priors": 18}
+RETRIED = {"networks": 1, "posteriors": 0, "store": 2}
 NOT_KNOWN = "It is not known how often the certificate part has been looked at: "
 
 
@@ -43,6 +44,25 @@ def test_looks_stand_beside_what_the_plan_paid_for(tmp_path):
     assert "for one look and for a choice among K = 7 events and J = 5 guarantees of integrations" in paid
     (other,) = looks_sentences(records_of(tmp_path / "other", {"plan": "other", "looks": {PART: COUNTS}}))
     assert "this plan paid for what is not in these records." in other
+
+
+def test_plans_that_share_a_certificate_part_are_said_together(tmp_path):
+    folders = []
+    for number, (name, events) in enumerate({"one": 1, "two": 1, "best": 7}.items()):
+        rows = synthetic.small(seeds=(0,), bounds=("kl",), covariances=("code",), flows=("daf",), num_events=events)
+        rows = [row | {"suite": name, "plan": name, "num_integrations": events} for row in rows]
+        folders.append(synthetic.write(tmp_path / name, rows, []))
+        seal = {"plan": name, "looks": {PART: COUNTS | {"looks": 3 + number}}, "retries": RETRIED}
+        (tmp_path / name / "seal.json").write_text(json.dumps(seal))
+    (sentence,) = looks_sentences(read(folders))
+    assert sentence == (
+        "3 plans of this page looked at certificate part 0123456789ab…. By the largest count of their stores it had "
+        "been looked at 5 times when this was written (2 plans, 1 trained network, 18 priors). Each plan paid for one "
+        "look and for no choice (K = 1, J = 1), or for one look and for a choice among K = 7 events and J = 7 "
+        "guarantees of integrations. Choosing between looks is not covered by any certificate."
+    )
+    (again,) = retry_sentences(read(folders))
+    assert "was away: 3 trainings, 6 calls to the store. No number" in again
 
 
 @pytest.mark.parametrize(

@@ -309,7 +309,7 @@ def check_measured(rows, risk, kl, seconds):
 
 def test_the_table_of_rivals_shows_what_its_file_holds():
     text = (TOP / "results" / "README.md").read_text(encoding="utf-8")
-    frame = pandas.read_parquet(TOP / "results" / "readme" / "rivals.parquet")
+    frame = pandas.read_parquet(TOP / "results" / "published" / "rivals" / "results.parquet")
     frame = frame[frame["total"].round(12).eq(0.02) & frame["certified"]]
     (table,) = re.findall(r"<!-- rivals -->\n(.*?)<!-- /rivals -->", text, re.DOTALL)
     (_, *headings), *lines = from_markdown(table)

@@ -43,13 +43,13 @@ def _sentence(part: str, looks: list[tuple[dict[str, int], str]]) -> str:
     """One part, with what each plan that looked at it paid for. Stores that do not know of each other count apart."""
     most, paid = max(looks, key=lambda look: look[0]["looks"])
     times, *others = _words(most, COUNTS)
-    ledger = f"looked at {times} when this was written ({', '.join(others)})"
+    ledger = f"had been looked at {times} when this was written ({', '.join(others)})"
     if len(looks) == 1:
-        return f"Certificate part {part} had been {ledger}; this plan paid {paid}. {UNCOVERED}"
+        return f"Certificate part {part} {ledger}; this plan paid {paid}. {UNCOVERED}"
     ways = ", or ".join(dict.fromkeys(paid for _, paid in looks))
     return (
-        f"{len(looks)} plans of this page looked at certificate part {part}. By the largest count of their stores it "
-        f"had been {ledger}. Each plan paid {ways}. {UNCOVERED}"
+        f"Certificate part {part} is that of {len(looks)} plans of this page. By the largest count of their stores it "
+        f"{ledger}. Each plan paid {ways}. {UNCOVERED}"
     )
 
 

@@ -77,6 +77,10 @@ def arm(method: Any, flow: Any) -> str:
     return f"{label(method)} · {label(flow)}" if flow else label(method)
 
 
+MOST_SUITES = 4
+"""Suites whose values are named where they differ; of more, only the axes are named, and a table has the values."""
+
+
 def held_fixed(held: Held) -> str:
     """Sentences about what a comparison was held at, and about where suites differ; empty if nothing was swept."""
     alike, apart = [], []
@@ -86,7 +90,7 @@ def held_fixed(held: Held) -> str:
             alike.append(f"{heading(axis)} {next(iter(suites.values()))}")
         else:
             each = ", ".join(f"{shown} in {label(suite, 80)}" for suite, shown in suites.items())
-            apart.append(f"{heading(axis)} ({each})")
+            apart.append(heading(axis) + (f" ({each})" if len(suites) <= MOST_SUITES else ""))
     sentences = [f"Held fixed: {', '.join(alike)}."] if alike else []
     if apart:
         sentences.append(

@@ -1,14 +1,21 @@
 """Every axis that was swept has a panel, and a panel shows one axis and holds all others."""
 
+import itertools
+
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from ldaf_bench.report.figures import FIGURES
 from ldaf_bench.report.figures.ablations import other_axes, plot_sweep, sweep
 from ldaf_bench.report.figures.risks import plot_comparison
 from ldaf_bench.report.names import column
+from ldaf_bench.report.records import read
 from tests.report import synthetic
-from tests.report.test_figures import legend_texts, records_of, title
+from tests.report.test_figures import PUBLISHED, legend_texts, records_of, title
+
+GAP = 6
+"""Pixels between two words of one line."""
 
 
 def plot_axis(results, *names):
@@ -122,7 +129,7 @@ def test_an_axis_that_applies_to_one_value_of_another_is_shown_at_that(tmp_path)
 
 
 def test_axes_without_a_figure_share_one_and_say_what_was_held(records, tmp_path):
-    names = ["covariance", "points in training", "integrator", "ε: how often the bounds\nmay fail"]
+    names = ["covariance", "points in training", "integrator", "ε: how often the\nbounds may fail"]
     assert [ax.get_xlabel() for ax in FIGURES["axes"].plot(records).axes] == names
     rows = [row for n in (10, 20) for t in (1.0, 2.0) for row in synthetic.small(num_nodes=n, horizon=t)]
     found = records_of(tmp_path, rows, [])
@@ -204,3 +211,17 @@ def test_titles_of_panels_are_wrapped_and_not_cut(tmp_path):
     titles = [" ".join(title(ax).split()) for ax in figure.axes]
     assert len(set(titles)) == len(titles) == 4
     assert all(one.endswith((" · ldaf · daf", " · ldaf · sflow")) for one in titles)
+
+
+def test_no_label_touches_another_or_leaves_the_picture():
+    suites = ("ablation_split", "ablation_horizon", "cifar_rivals", "fashion_rivals")
+    figure = FIGURES["axes"].plot(read([PUBLISHED / suite for suite in suites]))
+    FigureCanvasAgg(figure).draw()
+    for ax in figure.axes:
+        labels = ax.get_xticklabels()
+        boxes = [label.get_window_extent() for label in labels if not label.get_rotation()]
+        assert all(one.x1 + GAP < two.x0 for one, two in itertools.pairwise(boxes)), ticks(ax)
+        for text in (ax.xaxis.label, ax.title, *labels):
+            box = text.get_window_extent()
+            assert box.x0 >= 0, text.get_text()
+            assert box.x1 <= figure.bbox.x1, text.get_text()

@@ -56,7 +56,7 @@ def test_plans_that_share_a_certificate_part_are_said_together(tmp_path):
         (tmp_path / name / "seal.json").write_text(json.dumps(seal))
     (sentence,) = looks_sentences(read(folders))
     assert sentence == (
-        "3 plans of this page looked at certificate part 0123456789ab…. By the largest count of their stores it had "
+        "Certificate part 0123456789ab… is that of 3 plans of this page. By the largest count of their stores it had "
         "been looked at 5 times when this was written (2 plans, 1 trained network, 18 priors). Each plan paid for one "
         "look and for no choice (K = 1, J = 1), or for one look and for a choice among K = 7 events and J = 7 "
         "guarantees of integrations. Choosing between looks is not covered by any certificate."

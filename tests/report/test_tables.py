@@ -261,6 +261,9 @@ def test_what_differs_between_suites_was_not_held(tmp_path):
     assert "So no single axis explains how their results differ." in differs
     assert "points in training 256" in held
     assert " or " not in held
+    many = [row | {"suite": f"a{n}", "plan": f"a{n}", "num_nodes": n} for n in range(5) for row in rows[:40]]
+    note = comparison(read([synthetic.write(tmp_path / "many", many, [])]).results).note
+    assert "Differs between suites: n. So no single axis" in note
     other = [row | {"suite": "c", "plan": "c", "dataset": "other"} for row in rows if row["suite"] == "b"]
     rows = [row for row in rows if row["suite"] == "a"] + other
     table = comparison(read([synthetic.write(tmp_path / "two", rows, [])]).results)

@@ -171,7 +171,7 @@ def _draw(ax: Axes, panel: Panel, paints: dict[str, style.Look], room: int) -> N
     if None in where and numeric:
         ax.axvline(places[-1] + 0.5, color=style.NEUTRAL, linewidth=0.8, linestyle="--", zorder=1)
     ax.grid(False, axis="x")
-    ax.set(xlabel="\n".join(textwrap.wrap(axis_title(axis.name), room)), ylabel="risk")
+    ax.set(xlabel="\n".join(textwrap.wrap(axis_title(axis.name), room - 4)), ylabel="risk")
     ax.set_title("\n".join(textwrap.wrap(label(title, 3 * room), room - 4)), fontsize=10)
     style.percent_axis(ax)
 
@@ -192,7 +192,7 @@ def _tick(axis: Column, value: Any) -> str:
         return "\n".join(textwrap.wrap(setting(axis.name, None), 12))
     if isinstance(value, int) and not isinstance(value, bool):
         return style.count(value)
-    return style.power(value) if isinstance(value, float) else label(value, 16)
+    return style.power(float(f"{value:.3g}")) if isinstance(value, float) else label(value, 16)
 
 
 def _ticks(ax: Axes, places: list[float], shown: list[str], room: int) -> None:
@@ -201,7 +201,9 @@ def _ticks(ax: Axes, places: list[float], shown: list[str], room: int) -> None:
     for i, place in enumerate(places):
         if not kept or place - places[kept[-1]] >= (places[-1] - places[0]) / 9:
             kept.append(i)
-    long = sum(max(map(len, shown[i].split("\n"))) + 2 for i in kept) > room
+    widths = {i: max(map(len, shown[i].split("\n"))) for i in kept}
+    gaps = {(i, j): (places[j] - places[i]) / (places[-1] + 1) * room for i, j in itertools.pairwise(kept)}
+    long = any((widths[i] + widths[j]) / 2 + 1 > gap for (i, j), gap in gaps.items())
     slanted: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if long else {}
     ax.set_xticks([places[i] for i in kept], [shown[i] for i in kept], **slanted)
     ax.set_xlim(-0.5, places[-1] + 0.5)

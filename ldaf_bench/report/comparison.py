@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -154,40 +154,60 @@ def meant(frame: pd.DataFrame) -> str:
     return " ".join(sentence for kind, sentence in MEANS.items() if frame["_standing"].eq(kind).any())
 
 
-def headlines(results: pd.DataFrame) -> list[str]:
-    """What came out, in two sentences for each data set and suite.
+class Headline(NamedTuple):
+    """What stands for a data set and suite: one certificate, the test risk of its classifier, its mean classifier's."""
+
+    dataset: str
+    suite: str
+    arm: str
+    row: pd.Series
+    test_risk: float | None
+    mean: pd.Series | None
+
+
+def standing_for(results: pd.DataFrame) -> list[Headline]:
+    """One for each data set and suite.
 
     The bound and the arm are the first of their registries and ε is the first of its suite, as everywhere in the report
     where one has to stand for all. No result is looked at to choose them.
     """
     rows = done(results)
     frame, _ = comparison(rows[at_first_level(rows)])
+    found: list[Headline] = []
     if frame.empty:
-        return []
-    several = frame["suite"].nunique() > 1
-    sentences = []
+        return found
     for (dataset, suite), part in frame.groupby(["dataset", "suite"], sort=False):
         bounds = part[part["bound"].ne("")]
-        if not bounds.empty:
-            row = bounds[bounds["classifier"].eq(in_order("classifier", bounds["classifier"])[0])].iloc[0]
-            where = f"{label(dataset, 40)}{f', suite {label(suite, 80)}' if several else ''}"
-            own = part[part["_arm"].eq(row["_arm"])]
-            # The sentence names the suite already.
-            sentences.append(f"{where}: {_headline(row, own, row['_arm'].removeprefix(f'{label(suite, 80)} · '))}")
-    return sentences
+        if bounds.empty:
+            continue
+        row = bounds[bounds["classifier"].eq(in_order("classifier", bounds["classifier"])[0])].iloc[0]
+        own = part[part["_arm"].eq(row["_arm"])]
+        measured = {PRIOR: "prior_test_risk", MEAN: "mean_test_error"}.get(row["classifier"], "test_risk")
+        tested = own[own["_what"].eq(MEASURED[measured][0])]["_mean"]
+        means = own[own["classifier"].eq(MEAN)]
+        found.append(
+            Headline(
+                label(dataset, 40), label(suite, 80),
+                row["_arm"].removeprefix(f"{label(suite, 80)} · "),  # the suite is named already
+                row, tested.iloc[0] if len(tested) else None,
+                means.iloc[0] if row["classifier"] != MEAN and len(means) else None,
+            )
+        )  # fmt: skip
+    return found
 
 
-def _headline(row: pd.Series, own: pd.DataFrame, arm: str) -> str:
-    """One certificate, with the test risk of its classifier, and that of the arm's mean classifier."""
-    measured = {PRIOR: "prior_test_risk", MEAN: "mean_test_error"}.get(row["classifier"], "test_risk")
-    tested = own[own["_what"].eq(MEASURED[measured][0])]["_mean"]
-    who = f"the {WHO.get(row['classifier'], label(row['classifier']))} of {arm}"
-    sentence = f"{who} has {_value(row)}"
-    sentence += f"; its test risk is {percent(tested.iloc[0])} %." if len(tested) else "."
-    means = own[own["classifier"].eq(MEAN)]
-    if row["classifier"] != MEAN and len(means):
-        sentence += f" Its {WHO[MEAN]} has {_value(means.iloc[0])}."
-    return sentence
+def headlines(results: pd.DataFrame) -> list[str]:
+    """What came out, in two sentences for each data set and suite."""
+    found = standing_for(results)
+    several = len({one.suite for one in found}) > 1
+    return [f"{one.dataset}{f', suite {one.suite}' if several else ''}: {_headline(one)}" for one in found]
+
+
+def _headline(one: Headline) -> str:
+    classifier = one.row["classifier"]
+    sentence = f"the {WHO.get(classifier, label(classifier))} of {one.arm} has {_value(one.row)}"
+    sentence += "." if one.test_risk is None else f"; its test risk is {percent(one.test_risk)} %."
+    return sentence if one.mean is None else f"{sentence} Its {WHO[MEAN]} has {_value(one.mean)}."
 
 
 def _value(row: pd.Series) -> str:

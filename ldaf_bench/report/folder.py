@@ -11,6 +11,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from ldaf_bench.report.cells import Table
 from ldaf_bench.report.comparison import meant
 from ldaf_bench.report.figures import FIGURES, SPREAD
 from ldaf_bench.report.grouping import SEEDS, done
@@ -19,7 +20,7 @@ from ldaf_bench.report.names import held_fixed, may_fail
 from ldaf_bench.report.page import Picture, page
 from ldaf_bench.report.records import Records, ReportError, read
 from ldaf_bench.report.style import THEME
-from ldaf_bench.report.tables import TABLES, Table
+from ldaf_bench.report.tables import TABLES
 
 DPI = 200
 """A thousand pixels across, sharp on a phone and on paper."""

@@ -12,18 +12,27 @@ from ldaf_bench.report.records import LARGEST, SEAL_FILE, Records
 
 COUNTS = {"looks": "time", "plans": "plan", "networks": "trained network", "priors": "prior"}
 """What the ledger counts for a part, and what one of it is called."""
+FEW = 3
+"""Suites or certificate parts that the page names in sentences; of more there is a table."""
 MOST_PARTS = 20
 """Certificate parts of one folder that are named: a plan has one for each split."""
+ONE_LOOK = "for one look and for "
+"""How it begins what a plan paid for."""
 UNCOVERED = "Choosing between looks is not covered by any certificate."
 
 
-def looks_sentences(records: Records) -> list[str]:
-    """A sentence for each certificate part. The files may hold anything, so nothing in them is trusted."""
-    if records.results.empty:
-        return []
-    parts: dict[str, list[tuple[dict[str, int], str]]] = {}
+Look = tuple[dict[str, int], str]
+"""What one plan's store had counted for a part, and what the plan paid for."""
+
+
+def looked_at(records: Records) -> tuple[dict[str, list[Look]], list[str]]:
+    """Each certificate part with the plans that looked at it, and what is not known, in sentences.
+
+    The files may hold anything, so nothing in them is trusted.
+    """
+    parts: dict[str, list[Look]] = {}
     said: dict[str, None] = {}
-    for seal in records.seals:
+    for seal in records.seals if not records.results.empty else ():
         content = seal.content if isinstance(seal.content, dict) else {}
         found = content.get("looks")
         known = {str(part): _counts(counts) for part, counts in found.items()} if isinstance(found, dict) else {}
@@ -36,20 +45,35 @@ def looks_sentences(records: Records) -> list[str]:
             parts.setdefault(part, []).append((counts, paid))
         if len(known) > MOST_PARTS:
             said[f"The seal has {len(known) - MOST_PARTS} more certificate parts."] = None
-    return [_sentence(text(part, 13), looks) for part, looks in parts.items()] + list(said)
+    return parts, list(said)
 
 
-def _sentence(part: str, looks: list[tuple[dict[str, int], str]]) -> str:
-    """One part, with what each plan that looked at it paid for. Stores that do not know of each other count apart."""
-    most, paid = max(looks, key=lambda look: look[0]["looks"])
-    times, *others = _words(most, COUNTS)
+def largest(looks: list[Look]) -> dict[str, int]:
+    """The largest count of a part. Stores that do not know of each other count apart."""
+    return max((counts for counts, _ in looks), key=lambda counts: counts["looks"])
+
+
+def ways(looks: list[Look]) -> str:
+    """What the plans that looked at a part paid for, each way once."""
+    return ", or ".join(dict.fromkeys(paid for _, paid in looks))
+
+
+def looks_sentences(records: Records) -> list[str]:
+    """A sentence for each certificate part; if there are many, one that leads to the table of them."""
+    parts, said = looked_at(records)
+    if len(parts) > FEW:
+        return [f"These suites use {len(parts)} certificate parts, listed below. {UNCOVERED}", *said]
+    return [_sentence(text(part, 13), looks) for part, looks in parts.items()] + said
+
+
+def _sentence(part: str, looks: list[Look]) -> str:
+    times, *others = _words(largest(looks), COUNTS)
     ledger = f"had been looked at {times} when this was written ({', '.join(others)})"
     if len(looks) == 1:
-        return f"Certificate part {part} {ledger}; this plan paid {paid}. {UNCOVERED}"
-    ways = ", or ".join(dict.fromkeys(paid for _, paid in looks))
+        return f"Certificate part {part} {ledger}; this plan paid {ways(looks)}. {UNCOVERED}"
     return (
         f"Certificate part {part} is that of {len(looks)} plans of this page. By the largest count of their stores it "
-        f"{ledger}. Each plan paid {ways}. {UNCOVERED}"
+        f"{ledger}. Each plan paid {ways(looks)}. {UNCOVERED}"
     )
 
 
@@ -94,5 +118,5 @@ def paid_for(rows: pd.DataFrame) -> str:
         return "for what is not in these records"
     events, integrations = (int(rows[name].fillna(1).max()) for name in ("num_events", "num_integrations"))
     if max(events, integrations) == 1:
-        return "for one look and for no choice (K = 1, J = 1)"
-    return f"for one look and for a choice among K = {events} events and J = {integrations} guarantees of integrations"
+        return f"{ONE_LOOK}no choice (K = 1, J = 1)"
+    return f"{ONE_LOOK}a choice among K = {events} events and J = {integrations} guarantees of integrations"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ldaf_bench.messages import printable
-from ldaf_bench.report.tables import Table
+from ldaf_bench.report.cells import Table
 
 LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",

@@ -12,16 +12,19 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from ldaf_bench import __version__
+from ldaf_bench.report.cells import Table
 from ldaf_bench.report.comparison import headlines
 from ldaf_bench.report.grouping import applies, below_test, done, failed, with_test
 from ldaf_bench.report.looks import looks_sentences, retry_sentences
 from ldaf_bench.report.names import heading, label, probability, text
 from ldaf_bench.report.records import Records
 from ldaf_bench.report.selection import best_sentences
-from ldaf_bench.report.tables import Table, provenance
+from ldaf_bench.report.tables import provenance
 
 MOST_ROWS = 4000
 """Rows of a table on the page: a browser has to hold them all. The files in tables/ hold every row."""
+SUMMARY = ("suites", "looks")
+"""Tables that stand at the top, in place of sentences."""
 MOST_CHILDREN = 100
 """Entries of one list of a plan that are shown."""
 DEEPEST = 12
@@ -98,6 +101,7 @@ def page(records: Records, pictures: Sequence[Picture], tables: Mapping[str, Tab
         looks=looks_sentences(records) + retry_sentences(records),
         pictures=pictures,
         tables=tables,
+        summary=SUMMARY,
         most_rows=MOST_ROWS,
         plans=[(plan.folder, tree("plan", plan.content), plan.problem) for plan in records.plans],
         provenance=provenance(records.results),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
 
 import pandas as pd
 
+from ldaf_bench.report.cells import NOTHING, Cell, Table, cell, chance
 from ldaf_bench.report.comparison import comparison as compare
 from ldaf_bench.report.comparison import line, meant, number
 from ldaf_bench.report.grouping import (
@@ -34,13 +34,12 @@ from ldaf_bench.report.names import (
     column,
     heading,
     held_fixed,
-    is_missing,
     label,
     percent,
     probability,
     seconds,
-    text,
 )
+from ldaf_bench.report.overview import TOTAL, looks, suites
 from ldaf_bench.report.records import Records, searches
 from ldaf_bench.results.record import STAGES, columns_by_name
 
@@ -50,44 +49,8 @@ ALWAYS = frozenset({"classifier", "bound", "total", "certified", "error"})
 FRONT = ("dataset", "suite", "method", "flow", "classifier", "bound")
 """What stands before the certificate itself; all other axes follow behind how often it may fail."""
 
-
-class Cell(NamedTuple):
-    """An entry: what is read, and by what it is sorted."""
-
-    text: str
-    key: float | str
-
-
-class Table(NamedTuple):
-    """A table that every format can be made from."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    note: str = ""
-
-    @property
-    def numeric(self) -> tuple[bool, ...]:
-        """Which columns hold numbers, and stand on the right."""
-        columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.header)
-        return tuple(all(isinstance(cell.key, float) for cell in column) and bool(column) for column in columns)
-
-
-NOTHING = Cell("–", -math.inf)
-"""What is missing or does not apply; it sorts first among numbers."""
 Columns = dict[str, list[Cell]]
 """A table by columns, under the names that the record has for them."""
-
-
-def cell(value: Any) -> Cell:
-    """Any value of a record."""
-    if is_missing(value):
-        return NOTHING
-    if isinstance(value, str) and not value:
-        return Cell("–", "")
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return Cell(f"{value:g}" if isinstance(value, float) else str(value), float(value))
-    return Cell(text(value), text(value))
 
 
 def _cells(rows: pd.DataFrame, names: Sequence[str]) -> Columns:
@@ -110,11 +73,6 @@ def _risks(mean: pd.Series, sd: pd.Series, *, up: bool = False) -> list[Cell]:
         NOTHING if math.isnan(value) else Cell(percent(value, deviation, up=up), float(value))
         for value, deviation in zip(mean.astype(float), sd.astype(float), strict=True)
     ]
-
-
-def _chance(fails: str) -> Cell:
-    """How often a certificate may fail; estimates come last, and first what is neither."""
-    return NOTHING if not fails else Cell(fails, math.inf if fails == ESTIMATE else float(fails))
 
 
 def _hoist(columns: Columns) -> str:
@@ -181,7 +139,7 @@ def certificates(results: pd.DataFrame, searches: Sequence[str] = ()) -> Table |
     columns = {name: settings.pop(name) for name in FRONT if name in settings}
     columns["value"] = _risks(mean["value"], sd["value"], up=True)
     pairs = zip(mean["total"], mean["certified"], strict=True)
-    columns["total"] = [_chance(probability(total) if certified else ESTIMATE) for total, certified in pairs]
+    columns["total"] = [chance(probability(total) if certified else ESTIMATE) for total, certified in pairs]
     columns |= _cells(mean, ["certified"])
     for name in ("test_risk", "risk"):
         columns[name] = _risks(mean[name], sd[name])
@@ -198,7 +156,6 @@ SELECTED = {
     "some": f"Where K or J is above 1: {_PAID}. All other rows are reported and none of them is selected",
 }
 """What may be done with a table of certificates of which none, all or some paid for a choice."""
-TOTAL = "May fail: the probability ε + δ′ that a certificate does not hold. Certificates are rounded up."
 OVER_SEEDS = {
     MIXTURE: "a mixture's certificate is about the classifier that draws a seed first",
     ONE_BY_ONE: "a mean, one by one, is the mean of certificates that hold one by one",
@@ -248,7 +205,7 @@ def comparison(results: pd.DataFrame) -> Table | None:
         # Two values of one bound can only be here if a guarantee failed or settings differ in no column; show both.
         cells[place] = Cell(f"{cells[place].text}; {shown}" if place in cells else shown, float(row["_mean"]))
     rows = [
-        (Cell(name, name), _chance(fails), *(cells.get(place, NOTHING) for place in header))
+        (Cell(name, name), chance(fails), *(cells.get(place, NOTHING) for place in header))
         for (name, fails), cells in lines.items()
     ]
     several = frame["_seeds"].gt(1).any()
@@ -326,6 +283,8 @@ def failures(results: pd.DataFrame) -> Table | None:
 
 
 TABLES: dict[str, Callable[[Records], Table | None]] = {
+    "suites": lambda r: suites(r.results),
+    "looks": looks,
     "comparison": lambda r: comparison(r.results),
     "certificates": lambda r: certificates(r.results, searches(r.plans)),
     "networks": lambda r: network_table(r.results),

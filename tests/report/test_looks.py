@@ -6,6 +6,7 @@ import json
 import pytest
 
 from ldaf_bench.report.looks import MOST_PARTS, looks_sentences, retry_sentences
+from ldaf_bench.report.overview import looks
 from ldaf_bench.report.page import page
 from ldaf_bench.report.records import MOST_JSON_BYTES, read
 from tests.report import synthetic
@@ -88,8 +89,14 @@ def test_nothing_that_a_seal_says_becomes_markup_or_fills_the_page(tmp_path):
     seal = {"plan": {synthetic.NASTY[0]: 1}, "looks": {f"{text}": COUNTS for text in (*synthetic.NASTY, "x" * 10**6)}}
     seal["looks"] |= {f"{number}": COUNTS for number in range(1000)}
     records = records_of(tmp_path / "<b>a&b", seal)
-    assert len(looks_sentences(records)) == MOST_PARTS + 1
-    shown = page(records, [], {})
+    first, more = looks_sentences(records)
+    assert first.startswith(f"These suites use {MOST_PARTS} certificate parts, listed below. Choosing between looks is")
+    assert more == f"The seal has {1000 + len(synthetic.NASTY) + 1 - MOST_PARTS} more certificate parts."
+    table = looks(records)
+    assert len(table.rows) == MOST_PARTS
+    assert max(len(cell.text) for row in table.rows for cell in row) < 200
+    shown = page(records, [], {"looks": table})
+    assert 'id="table-looks"' in shown
     assert "</script><script>" not in shown
     assert "<img src=x" not in shown
     assert max(map(len, looks_sentences(records))) < 400

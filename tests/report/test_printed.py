@@ -16,7 +16,7 @@ from rich.console import Console
 
 from ldaf_bench.report import names
 from ldaf_bench.report.markup import to_latex, to_markdown
-from ldaf_bench.report.page import page
+from ldaf_bench.report.page import SUMMARY, page
 from ldaf_bench.report.records import read
 from ldaf_bench.report.tables import TABLES
 from ldaf_bench.report.terminal import show_results
@@ -160,7 +160,7 @@ def outputs(folder, rows):
     """Everything that is printed, by its name: a function that checks it and returns how many sentences it found."""
     stored = expected(rows)
     records = read([synthetic.write(folder, rows, [])])
-    tables = {name: make(records) for name, make in TABLES.items() if name != "failures"}
+    tables = {name: make(records) for name, make in TABLES.items() if name not in (*SUMMARY, "failures")}
     shown = page(records, [], tables)
     console = Console(file=io.StringIO(), width=100)
     show_results(synthetic.results_table(rows), console)

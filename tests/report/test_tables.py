@@ -4,14 +4,13 @@ import re
 
 import pytest
 
+from ldaf_bench.report.cells import Cell, Table
 from ldaf_bench.report.grouping import hold, over_seeds
 from ldaf_bench.report.markup import escape_latex, escape_markdown, to_latex, to_markdown
 from ldaf_bench.report.names import percent, seconds
 from ldaf_bench.report.records import read
 from ldaf_bench.report.tables import (
     TABLES,
-    Cell,
-    Table,
     certificates,
     comparison,
     failures,

@@ -1,7 +1,8 @@
-"""Tables of README.md and results/README.md, from the published Parquet files: `python -m tests.published` writes them.
+"""Tables of README.md, results/README.md and results/tables.md, from the published Parquet files.
 
-Each stands between `<!-- NAME -->` and `<!-- /NAME -->`. Certificates are rounded up in decimal arithmetic, without the
-report's own functions. A `*` marks a mean of certificates that hold one by one.
+`python -m tests.published` writes them. Each stands between `<!-- NAME -->` and `<!-- /NAME -->`. Certificates are
+rounded up in decimal arithmetic, without the report's own functions. A `*` marks a
+mean of certificates that hold one by one.
 """
 
 import re
@@ -12,7 +13,7 @@ from typing import NamedTuple
 import pandas
 
 TOP = Path(__file__).parents[1]
-FILES = (TOP / "README.md", TOP / "results" / "README.md")
+FILES = (TOP / "README.md", TOP / "results" / "README.md", TOP / "results" / "tables.md")
 PUBLISHED = TOP / "results" / "published"
 NONE = "–"
 

@@ -21,6 +21,7 @@ from ldaf_bench.theory.integrate import INTEGRATORS
 
 TOP = Path(__file__).parents[1]
 README = (TOP / "README.md").read_text(encoding="utf-8")
+RESULTS = sorted(f"results/{path.name}" for path in (TOP / "results").glob("*.md"))
 WORDS = (TOP / "suites" / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (TOP / "Makefile").read_text(encoding="utf-8")
 CONTINUOUS = (TOP / ".ci" / "run").read_text(encoding="utf-8")
@@ -139,12 +140,21 @@ def test_no_target_of_the_makefile_is_there_twice():
     assert len(targets) == len(set(targets))
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "results/README.md", "suites/README.md"])
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "suites/README.md", *RESULTS])
 def test_links_lead_somewhere(name):
     file = TOP / name
     prose = re.sub(r"```.*?```", "", file.read_text(encoding="utf-8"), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)#]+)\)", prose):
-        assert (file.parent / target).exists(), target
+    for target, place in re.findall(r"\]\(([^)#]*)(#[^)]+)?\)", prose):
+        leads = file.parent / target if target else file
+        assert leads.exists(), target
+        if place:
+            assert place[1:] in anchors(leads.read_text(encoding="utf-8")), target + place
+
+
+def anchors(text):
+    """Names that a heading of Markdown can be linked by."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_suite_is_in_the_table():

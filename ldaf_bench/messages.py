@@ -52,3 +52,9 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def counted(count: int, word: str) -> str:
+    """1 network, 2 networks; 1 call to the store, 2 calls to the store."""
+    first, space, rest = word.partition(" to ")
+    return f"{count} {word}" if count == 1 else f"{count} {first}s{space}{rest}"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ldaf_bench.messages import LONGEST, clean_reason
+from ldaf_bench.messages import LONGEST, clean_reason, counted
 
 WORKER = (
     "\x1b[36mray::RayTrainWorker.execute()\x1b[39m (pid=243, ip=10.0.0.3)\n"
@@ -36,3 +36,8 @@ def test_the_reason_is_one_clean_line(text, said):
 
 def test_a_long_reason_is_cut():
     assert len(clean_reason(RuntimeError("word " * 1000))) <= LONGEST + 2
+
+
+def test_one_of_a_thing_and_several():
+    assert [counted(number, "network") for number in (0, 1, 2)] == ["0 networks", "1 network", "2 networks"]
+    assert counted(3, "call to the store") == "3 calls to the store"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from ldaf_bench.messages import counted
 from ldaf_bench.report.names import text
 from ldaf_bench.report.records import LARGEST, SEAL_FILE, Records
 
@@ -104,12 +105,7 @@ def _counts(found: Any, words: Mapping[str, str] = COUNTS) -> dict[str, int]:
 
 
 def _words(counts: Mapping[str, int], words: Mapping[str, str]) -> list[str]:
-    return [f"{count} {_plural(words[name], count)}" for name, count in counts.items()]
-
-
-def _plural(word: str, count: int | None) -> str:
-    first, space, rest = word.partition(" to ")
-    return word if count == 1 else f"{first}s{space}{rest}"
+    return [counted(count, words[name]) for name, count in counts.items()]
 
 
 def paid_for(rows: pd.DataFrame) -> str:

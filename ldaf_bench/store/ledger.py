@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ldaf_bench.artifacts import ArtifactError, fingerprint, read_manifest, write_manifest
+from ldaf_bench.messages import counted
 from ldaf_bench.store.store import Store, load_from
 
 MANIFEST = "look.json"
@@ -32,8 +33,9 @@ class Looks(NamedTuple):
 
     def sentence(self, part: str) -> str:
         """For people."""
-        said = f"Certificate part {part[:12]} has been looked at {self.looks} {'time' if self.looks == 1 else 'times'}"
-        what = f"{self.plans} plans, {self.networks} trained networks and {self.priors} priors in all"
+        of_plans, of_networks = counted(self.plans, "plan"), counted(self.networks, "trained network")
+        what = f"{of_plans}, {of_networks} and {counted(self.priors, 'prior')} in all"
+        said = f"Certificate part {part[:12]} has been looked at {counted(self.looks, 'time')}"
         return f"{said} ({what}). Choosing between looks is not covered by any certificate."
 
 

@@ -9,6 +9,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
+from ldaf_bench.messages import counted
 from ldaf_bench.report import style
 from ldaf_bench.report.grouping import applies, arms, distinct, networks
 from ldaf_bench.report.names import heading, label, seconds
@@ -125,7 +126,7 @@ def plot_time(results: pd.DataFrame) -> Figure | None:
     if len(frame) > MOST_BARS:
         frame = frame.groupby(names, sort=False).sum()
         sizes = pd.Series(names).value_counts()
-        frame.index = pd.Index([f"{name} ({sizes[name]} networks)" for name in frame.index])
+        frame.index = pd.Index([f"{name} ({counted(sizes[name], 'network')})" for name in frame.index])
     else:
         frame.index = pd.Index([f"{n} · seed {label(s)}" for n, s in zip(names, known["seed"], strict=True)])
         frame = frame.sort_index(kind="stable")

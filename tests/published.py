@@ -375,6 +375,9 @@ TABLES = {
     "fashion": Comparison(("fashion_cpu",), comparison_lines(), BOUNDS, 0.02),
     "fashion-0.06": Comparison(("fashion_cpu",), comparison_lines(), BOUNDS, 0.06),
     "fashion-times": Times(("fashion_cpu",), WAYS),
+    "pooled": Comparison(("fashion_pooled",), comparison_lines(), BOUNDS, 0.02),
+    "pooled-0.06": Comparison(("fashion_pooled",), comparison_lines(), BOUNDS, 0.06),
+    "pooled-times": Times(("fashion_pooled",), WAYS),
 }
 
 

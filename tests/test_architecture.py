@@ -105,7 +105,7 @@ ROOMS = {
     "data": {"theory", "messages", "artifacts"},
     "models": {"theory", "sections", "data"},
     "methods": {"theory", "columns", "sections", "models"},
-    "store": {"theory", "artifacts", "provenance", "data", "models", "methods"},
+    "store": {"theory", "messages", "artifacts", "provenance", "data", "models", "methods"},
     "suite": {"theory", "resources", "yaml_file", "sections", "data", "models", "methods"},
     "plan": {"theory", "artifacts", "sections", "data", "models", "methods", "store", "suite"},
     "stages": {

@@ -359,14 +359,14 @@ def test_a_plan_that_was_written_after_its_results_is_noticed(copied, monkeypatc
 def test_a_network_that_is_trained_again_is_another_look(copied, monkeypatch, capsys):
     capsys.readouterr()
     believed(copied, monkeypatch)
-    assert "looked at 1 time (1 plans, 2 trained networks" in capsys.readouterr().out
+    assert "looked at 1 time (1 plan, 2 trained networks" in capsys.readouterr().out
     for path in copied.store.glob("networks/*"):
         weights = load_file(path / "weights.safetensors")
         name = next(name for name in weights if name.endswith("linear.bias"))
         save_file({**weights, name: weights[name] + 0.01}, path / "weights.safetensors")
         rewrite(path / "network.json", lambda content: None)
     believed(copied, monkeypatch)
-    assert "looked at 2 times (1 plans, 4 trained networks" in capsys.readouterr().out
+    assert "looked at 2 times (1 plan, 4 trained networks" in capsys.readouterr().out
     assert copied.verify() == 0
     assert "looked at 2 times" in capsys.readouterr().out
 

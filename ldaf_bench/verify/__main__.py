@@ -27,7 +27,7 @@ from rich.progress import track
 from ldaf_bench.artifacts import ArtifactError, StoreError
 from ldaf_bench.data.dataset import DataError
 from ldaf_bench.data.datasets import load
-from ldaf_bench.messages import printable, say
+from ldaf_bench.messages import counted, printable, say
 from ldaf_bench.pipeline import check_images
 from ldaf_bench.plan import PLAN_FILE, SEAL_FILE, DigestOf, Plan, PlannedIntegration
 from ldaf_bench.results.collect import (
@@ -222,7 +222,8 @@ def verify(folder: Path, store: Store, root: Path, archive: Path | None = None) 
     mistakes = {name: wrong for name, wrong in errors.items() if wrong is not None}
     check_certificates(certificates, content, price, integrations, mistakes)
     networks = {digest.network for digest in digests}
-    sentence = f"{len(certificates)} certificates of {len(wanted)} integrations and {len(networks)} networks agree."
+    checked = f"{counted(len(certificates), 'certificate')} of {counted(len(wanted), 'integration')}"
+    sentence = f"{checked} and {counted(len(networks), 'network')} agree."
     sentence += " (Figures, tables and page are drawn from these and were not looked at.)"
     if alone := without_twin({row["bound"] for row in certificates}):
         sentence += f" No second computation is known here for: {', '.join(alone)}."

@@ -58,13 +58,13 @@ test-cluster: install  ## The README's cluster section on three hosts made of na
 	$(BIN)/python -m tests.cluster
 
 selfcheck: install  ## Does this machine compute what it should?
-	$(BIN)/python -m ldaf_bench.selfcheck
+	$(BIN)/python -m tools.selfcheck
 
 simulate: install  ## Do the certificates hold? every honest way and every classic mistake; about half an hour on two cores
-	$(BIN)/python -m ldaf_bench.simulate
+	$(BIN)/python -m tools.simulate
 
 speed: install  ## How fast is it here? About ten minutes on two idle cores
-	$(BIN)/python -m ldaf_bench.speed
+	$(BIN)/python -m tools.speed
 
 lock: install  ## Resolve the ranges of pyproject.toml anew
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \

@@ -25,9 +25,14 @@ mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head=${nodes[0]}
 # Other jobs may use the usual port of the same machine.
 port=$((20000 + SLURM_JOB_ID % 10000))
-on_head=(srun --nodes=1 --ntasks=1 --nodelist="$head" --overlap)
+# A step with all of its node, and bound to no core: Ray starts many processes.
+step=(srun --nodes=1 --ntasks=1 --overlap --whole --cpu-bind=none)
+on_head=("${step[@]}" --nodelist="$head")
 address=$("${on_head[@]}" python -c 'import ray; print(ray.util.get_node_ip_address())')
-ray_start=(ray start --block --disable-usage-stats --num-cpus="${SLURM_CPUS_ON_NODE:?}")
+# Every node knows its own number of cores.
+# shellcheck disable=SC2016
+all_cores='exec ray start --block --disable-usage-stats --num-cpus="${SLURM_CPUS_ON_NODE:?}" "$@"'
+ray_start=(bash -c "ulimit -n hard; $all_cores" ray_start)
 
 started=()
 # Ending srun ends all that it started, on its node; Slurm does the same if this script is killed.
@@ -45,7 +50,7 @@ trap 'exit 143' INT TERM
 started+=($!)
 for node in "${nodes[@]:1}"; do
   # A worker tries for a while if the head is not there yet.
-  srun --nodes=1 --ntasks=1 --nodelist="$node" --overlap "${ray_start[@]}" --address="$address:$port" &
+  "${step[@]}" --nodelist="$node" "${ray_start[@]}" --address="$address:$port" &
   started+=($!)
 done
 

@@ -1,54 +1,58 @@
-"""The way from a plan to its artifacts: loads what is there, makes what is missing, starts Ray only if something is."""
+"""The way from a plan to its artifacts: two runs of Ray Tune, networks and then posteriors, for what is missing.
+
+The store is the truth. At the start of a run only networks and digests are read, and of posteriors and integrations the
+names: whoever reads one later and finds it damaged or made from other digests sets it aside, and it is made again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from ldaf_bench.data.dataset import Dataset
+from ldaf_bench.data.dataset import Dataset, Summary
 from ldaf_bench.data.datasets import DATASETS
 from ldaf_bench.data.splits import Part, require_different_images
-from ldaf_bench.messages import say
-from ldaf_bench.models.network import Network
-from ldaf_bench.models.training import DivergenceError
+from ldaf_bench.messages import counted, say
+from ldaf_bench.models.effort import training_seconds
 from ldaf_bench.plan import DigestOf, Plan, PlannedNetwork, PlannedPosterior
-from ldaf_bench.resources import Resources
-from ldaf_bench.results.collect import Sources
-from ldaf_bench.stages.desk import open_desk
-from ldaf_bench.stages.digest import digest
-from ldaf_bench.stages.posteriors import Job, Shared, Sweep, share, share_network
-from ldaf_bench.stages.progress import POLL_SECONDS, CountView, TrainingView, View
-from ldaf_bench.stages.session import RayError, fitted, groups_at_once
-from ldaf_bench.stages.threads import Threads
-from ldaf_bench.stages.train import TrainingError, run_folder, train
+from ldaf_bench.results.collect import DamagedError, Sources, Tables, collect
+from ldaf_bench.stages.networks import make_networks
+from ldaf_bench.stages.posteriors import Source, make_posteriors, posterior_at, search_posteriors, work_of
+from ldaf_bench.stages.progress import CountView, TrainingView, View
+from ldaf_bench.stages.session import Node, Placement, ResourceError, nodes, num_places, place
+from ldaf_bench.stages.train import run_folder
+from ldaf_bench.stages.trials import Ended
+from ldaf_bench.stages.writer import open_access
 from ldaf_bench.store.digests import digest_key, digest_path, load_digest
 from ldaf_bench.store.ledger import note_look
 from ldaf_bench.store.networks import load_network, network_path, weights_hash
 from ldaf_bench.store.posteriors import (
     convergence_path,
     integration_path,
-    load_convergence,
-    load_integration,
-    load_posterior,
     load_search,
     posterior_path,
     save_search,
     search_path,
 )
-from ldaf_bench.store.store import Store, find, find_or_make, load_from
+from ldaf_bench.store.store import Store, find
 
 PRIOR_DATA = 2000
 """Prior points at most that a prior is made from."""
+MOST_DAMAGED = 2
+"""Times that artifacts are made again which turn out damaged when results are collected."""
+LONG_HOURS = 0.5
+"""From so many hours on, people are told how long training takes without a GPU."""
 
 
 def digests_of(plan: Plan, planned: DigestOf) -> list[tuple[Part, int | None]]:
     """The parts that a digest is needed of, and how many points at most."""
-    some = [posterior for posterior in plan.posteriors if posterior.digest == planned]
+    some = plan.of_digest.get(planned, ())
     parts: list[tuple[Part, int | None]] = [("certificate", None), ("test", None)]
     if any(planned.entry.fits_on_prior_data(posterior.fit) for posterior in some):
         return [*parts, ("prior", None)]
@@ -63,6 +67,18 @@ def check_images(plan: Plan, dataset: Dataset) -> None:
             require_different_images(dataset, splits)
 
 
+def placement_on(some: Sequence[Node], plan: Plan) -> Placement:
+    """Where the plan's networks are trained on these machines; a `ResourceError` if these cannot hold the plan.
+
+    Shared among all networks of the plan, also if some are there: a run that resumes computes the same bits.
+    """
+    asked, own = plan.suite.resources, plan.suite.resources.posteriors
+    gpus = 0.0 if own.gpus == "auto" else own.gpus
+    if gpus and not num_places(some, 1, gpus):
+        raise ResourceError(f"No machine of the cluster has the {gpus:g} GPUs of resources.posteriors: lower gpus.")
+    return place(some, asked.train, asked.digest, len(plan.networks), plan.suite.networks.recipe.batch_size)
+
+
 @dataclass
 class Run:
     """One run of a plan."""
@@ -72,153 +88,221 @@ class Run:
     store: Store
     console: Console
     start_ray: Callable[[], None]
-    trained: set[str] = field(default_factory=set)
-    """Networks that are there at the start; their digests may be missing."""
+    joined: bool = False
+    """Whether the Ray is one that was there, with machines that come and go."""
+    callbacks: Sequence[Any] = ()
+    """People's own callbacks of Ray Tune."""
+    notes: Path | None = None
+    """Where these may write."""
     sources: dict[DigestOf, Sources] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     """Why an integration, or a mean classifier, is not there."""
     troubles: list[str] = field(default_factory=list)
     """What else went wrong."""
     retries: int = 0
-    """Posteriors that were begun again because their process or node was lost."""
+    """Posteriors that were begun again because their process or machine was lost."""
 
     def __post_init__(self) -> None:
         self.say: Callable[[str], None] = partial(say, self.console)
 
     def make(self) -> None:
-        """All that is missing: networks side by side, and the posteriors of each as soon as it is there.
-
-        Ray is started only if something is missing. What fails costs its own results only.
-        """
-        missing = [planned for planned in self.plan.networks if not self._find(planned)]
-        searching = self.plan.suite.search is not None
-        jobs = [] if searching else [job for job in self.jobs() if not job.complete]
-        if missing or jobs:
-            self.start_ray()
-            self._make(missing, jobs)
-        if searching:
+        """All that is missing. Ray is started only if something is; what fails costs its own results only."""
+        self.make_networks()
+        if self.plan.suite.search is not None:
             self._search()
+        elif missing := self.missing():
+            self.sweep(missing)
 
-    def _make(self, missing: list[PlannedNetwork], jobs: list[Job]) -> None:
-        """Train and digest, fit and integrate, all at a time as far as there is room."""
-        with View(self.console) as view, open_desk(self.store) as desk:
-            self.say = view.say
-            try:
-                self._make_on(missing, jobs, view, desk)
-            finally:
-                self.say = partial(say, self.console)
+    # Networks and digests
 
-    def _make_on(self, missing: list[PlannedNetwork], jobs: list[Job], view: View, desk: Any) -> None:
-        resources = self.plan.suite.resources
-        # Shared among all networks of the plan, also if some are there: a run that resumes computes the same bits.
-        groups = groups_at_once(resources.train, resources.train.at_once or len(self.plan.networks))
-        training, digesting = fitted(resources.train, groups), fitted(resources.digest, groups)
-        cpus = max(one.workers * one.cpus_per_worker for one in (training, digesting))
-        gpus = max(one.workers * one.gpus_per_worker for one in (training, digesting))
-        untrained = [one for one in missing if one.identity not in self.trained]
-        networks = TrainingView(view, len(self.plan.networks), {self._number(one): images_of(one) for one in untrained})
-        if untrained:
-            several = f", {groups} at a time" if min(groups, len(untrained)) > 1 else ""
-            self.say(f"Training {len(untrained)} of {len(self.plan.networks)} networks{several}.")
-        prepare = partial(self._prepare, training=training, digesting=digesting, networks=networks, desk=desk)
-        trainers = Threads(prepare, missing, groups)
-        posteriors, sweep = CountView(view, "posteriors"), Sweep(desk, resources.posteriors)
-        self._add(sweep, jobs)
-        while trainers.left or not sweep.idle:
-            for planned, found in trainers.ended(0 if sweep.running else POLL_SECONDS):
-                self._arrived(planned, found, sweep)
-            # Trainings take longest, so they come first: posteriors get what no training will need.
-            soon = min(groups, trainers.left)
-            sweep.step(POLL_SECONDS, cpus * soon, gpus * soon)
-            if sweep.total:
-                posteriors.show(sweep.done, sweep.total, len(sweep.failures))
-        self.retries += sweep.losses
-        self._note_failures(sweep.failures)
-
-    def _arrived(self, planned: PlannedNetwork, found: Future[dict[DigestOf, Sources]], sweep: Sweep) -> None:
-        """A network and its digests are there, or never will be."""
-        error = found.exception()
-        if error is None:
-            self.sources.update(found.result())
-            if self.plan.suite.search is None:
-                self._add(sweep, [job for job in self.jobs(planned.identity) if not job.complete])
+    def make_networks(self) -> None:
+        """Networks and digests that are missing."""
+        missing = [planned for planned in self.plan.networks if not self._find(planned)]
+        if not missing:
             return
-        if not isinstance(error, DivergenceError | TrainingError | RayError):
-            raise error
-        self.say(f"Network {planned.identity} failed: {error}")
-        message = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+        self.start_ray()
+        placement = placement_on(nodes(), self.plan)
+        untrained = [one for one in missing if not self.store.exists(network_path(one.identity))]
+        if untrained:
+            several = f", {placement.groups} at a time" if min(placement.groups, len(untrained)) > 1 else ""
+            self.say(f"Training {len(untrained)} of {counted(len(self.plan.networks), 'network')}{several}.")
+            if not placement.train.gpus_per_worker and (hours := hours_of(untrained, self.plan.summary)) >= LONG_HOURS:
+                self.say(
+                    f"Without a GPU this takes about {hours:.1f} hours of a machine like this one, by the networks' "
+                    "operations."
+                )
+        number = {one.identity: 1 + self.plan.networks.index(one) for one in missing}
+        with ExitStack() as stack:
+            # In one order, so that two runs never wait for each other.
+            for one in sorted(untrained, key=lambda planned: planned.identity):
+                run = run_folder(one.identity)
+                stack.enter_context(self.store.lock(run, "Another process is training this network", self.say))
+            view = stack.enter_context(self._view())
+            access = stack.enter_context(open_access(self.store, self.joined))
+            shown = TrainingView(
+                view, len(self.plan.networks), {number[one.identity]: images_of(one) for one in untrained}
+            )
+            digests = {
+                one.identity: [
+                    (digest, *part) for digest in self.plan.digests if digest.network == one.identity
+                    for part in digests_of(self.plan, digest)
+                ]
+                for one in missing
+            }  # fmt: skip
+            ended = make_networks(
+                missing, self.dataset, digests, placement, access,
+                see=lambda config, told: shown.show(number[config["network"]], told),
+                at_end=lambda config: shown.dropped(number[config["network"]]),
+                **self._following(),
+            )  # fmt: skip
+        for config, why in ended.failures:
+            self._note_lost_network(str(config["network"]), why)
+        lost = {str(config["network"]) for config, _ in ended.failures}
+        for one in missing:
+            if one.identity not in lost and not self._find(one):
+                self._note_lost_network(one.identity, "ArtifactError: it is not in the store after its training.")
+
+    def _note_lost_network(self, identity: str, why: str) -> None:
+        self.say(f"Network {identity} failed: {why}")
         for one in self.plan.means:
-            if one.network == planned.identity:
-                self.failures[one.mean] = message
+            if one.network == identity:
+                self.failures[one.mean] = why
         for integration in self.plan.integrations:
-            if integration.posterior.digest.network == planned.identity:
-                self.failures[integration.identity] = message
-
-    def _add(self, sweep: Sweep, jobs: list[Job]) -> None:
-        sweep.add(jobs, self._share, lambda one: sum(part.num_bytes for part in self.sources[one].parts))
-
-    def _number(self, planned: PlannedNetwork) -> int:
-        return 1 + self.plan.networks.index(planned)
+            if integration.posterior.digest.network == identity:
+                self.failures[integration.identity] = why
 
     def _find(self, planned: PlannedNetwork) -> bool:
-        """Whether a network and all its digests are there; then they are among the sources."""
+        """Whether a network and all its digests are there and whole; then they are among the sources."""
         network = find(self.store, load_network, network_path(planned.identity), self.say)
         if network is None:
             return False
-        self.trained.add(planned.identity)
         # A run that was killed while tidying up has left its checkpoints.
         self.store.remove(run_folder(planned.identity))
-        found = self._digests(planned, network, None)
-        self.sources.update(found or {})
-        return found is not None
-
-    def _digests(
-        self, planned: PlannedNetwork, network: Network, make: Callable[[DigestOf, Part, int | None], None] | None
-    ) -> dict[DigestOf, Sources] | None:
-        """The digests of a network. Missing ones are made; if nothing makes them, there are none."""
         sources = {}
         for one in self.plan.digests:
-            if one.network != planned.identity:
-                continue
-            parts = []
-            for part in digests_of(self.plan, one):
-                path = digest_path(digest_key(network, planned.splits, one.method, one.spec, *part))
-                if make is None:
-                    found = find(self.store, load_digest, path, self.say)
-                else:
-                    found = find_or_make(self.store, load_digest, path, partial(make, one, *part), self.say)
-                if found is None:
-                    return None
-                parts.append(found)
-            sources[one] = Sources(network, *parts)
-        return sources
+            if one.network == planned.identity:
+                keys = (
+                    digest_key(network, planned.splits, one.method, one.spec, *part)
+                    for part in digests_of(self.plan, one)
+                )
+                parts = [find(self.store, load_digest, digest_path(key), self.say) for key in keys]
+                found = [part for part in parts if part is not None]
+                if len(found) < len(parts):
+                    return False
+                sources[one] = Sources(network, *found)
+        self.sources.update(sources)
+        return True
 
-    def _prepare(
-        self, planned: PlannedNetwork, *, training: Resources, digesting: Resources, networks: TrainingView, desk: Any
-    ) -> dict[DigestOf, Sources]:
-        """Train a network and make its digests, unless they are there; in a thread."""
-        number, view = self._number(planned), networks.view
+    # Posteriors and integrations
 
-        def make_network() -> None:
-            show = partial(networks.show, number)
-            train(planned.config, self.dataset, self.store, training, desk, show, view.say)
-            made = load_from(self.store, load_network, network_path(planned.identity))
-            networks.ended(number, made.record["training"]["curve"])
+    def missing(self) -> list[PlannedPosterior]:
+        """Posteriors that could be made and are not all there, by the names in the store."""
+        posteriors, integrations, curves = (
+            set(self.store.children(kind.rpartition("/")[0]))
+            for kind in (posterior_path(""), integration_path(""), convergence_path(""))
+        )
 
-        def make_digest(one: DigestOf, part: Part, at_most: int | None) -> None:
-            row = f"network {number}, {one.method}, {part} part"
+        def complete(one: PlannedPosterior) -> bool:
+            asked = all(each.identity in integrations for each in self.plan.of_posterior[one.identity])
+            curve = self.plan.convergence_of(one)
+            return one.identity in posteriors and asked and (curve is None or curve in curves)
+
+        return [
+            one for one in self.plan.posteriors
+            if one.digest in self.sources and one.identity in self.plan.of_posterior and not complete(one)
+        ]  # fmt: skip
+
+    def sweep(self, posteriors: Sequence[PlannedPosterior]) -> None:
+        """Fit and integrate these posteriors."""
+        self._try(posteriors, partial(make_posteriors, posteriors, self.plan), len(posteriors))
+
+    def _try(self, posteriors: Sequence[PlannedPosterior], make: Callable[..., Ended], total: int) -> None:
+        """Posteriors by trials; `make` starts them."""
+        self.start_ray()
+        own, some = self.plan.suite.resources.posteriors, nodes()
+        cpus = max(1, min(own.cpus, max(node.cpus for node in some)))
+        have = sum(node.gpus for node in some) >= 1
+        gpus = (None if have else 0.0) if own.gpus == "auto" else own.gpus
+        at_once = own.at_once or (0 if self.joined else num_places(some, cpus, gpus or 0))
+        sources = {digest: self._source(digest) for digest in dict.fromkeys(one.digest for one in posteriors)}
+        seeds = {one.identity: one.config.seed for one in self.plan.networks}
+        with self._view() as view, open_access(self.store, self.joined) as access:
+            work = work_of(self.plan, sources, access, cpus, gpus)
+            count = CountView(view, "posteriors")
+            done: list[object] = []
+            failed: list[object] = []
+
+            def see(_: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+                if "says" in told:
+                    view.say(told["says"])
+                if "failure" in told:
+                    failed.append(told)
+
+            def at_end(config: Mapping[str, Any]) -> None:
+                done.append(config)
+                count.show(len(done), total, len(failed))
+
+            ended = make(work=work, at_once=at_once, see=see, at_end=at_end, **self._following())
+        self.retries += ended.losses
+        for config, why in ended.failures:
+            self._note_failure(posterior_at(config, seeds), why)
+
+    def _source(self, digest: DigestOf) -> Source:
+        found, network = self.sources[digest], self.plan.network[digest.network]
+        parts = digests_of(self.plan, digest)
+        keys = {
+            part[0]: digest_path(digest_key(found.network, network.splits, digest.method, digest.spec, *part))
+            for part in parts
+        }
+        return Source(keys, found.content)
+
+    def _note_failure(self, posterior: PlannedPosterior, why: str) -> None:
+        for planned in self.plan.of_posterior.get(posterior.identity, ()):
+            if not self.store.exists(integration_path(planned.identity)):
+                self.failures[planned.identity] = why
+        name = self.plan.convergence_of(posterior)
+        if name is not None and not self.store.exists(convergence_path(name)):
+            self.troubles.append(f"A convergence run failed ({why}).")
+
+    def _search(self) -> None:
+        """The posteriors that a search tries. What it tried is remembered: a second run only makes what is lost."""
+        asked = self.plan.suite.search
+        assert asked is not None
+        tried = find(self.store, load_search, search_path(self.plan.identity), self.say)
+        here = [
+            one for one in self.plan.posteriors if one.digest in self.sources and one.identity in self.plan.of_posterior
+        ]
+        if tried is None:
+            self.say(f"Searching: {asked.searcher} tries {asked.samples} of {counted(len(here), 'posterior')}.")
+            self._try(here, partial(search_posteriors, here, asked), asked.samples)
+            failed = {one.posterior.identity for one in self.plan.integrations if one.identity in self.failures}
+            missing = {one.identity for one in self.missing()}
+            tried = frozenset(failed | ({one.identity for one in here} - missing))
+            save_search(self.store, self.plan.identity, tried)
+        failed = {one.posterior.identity for one in self.plan.integrations if one.identity in self.failures}
+        if lost := [one for one in self.missing() if one.identity in tried - failed]:
+            self.sweep(lost)
+
+    # Results
+
+    def collect(self) -> Tables:
+        """All tables. What cannot be read any more is made again: a trial sets aside what is damaged."""
+        for _ in range(MOST_DAMAGED):
             try:
-                show = partial(view.move, row)
-                digest(one, network, self.dataset, part, self.store, digesting, at_most, show)
-            finally:
-                view.drop(row)
+                return collect(self.plan, self.store, self.sources, self.failures)
+            except DamagedError as damage:
+                self.sweep(damage.posteriors)
+        return collect(self.plan, self.store, self.sources, self.failures)
 
-        try:
-            path = network_path(planned.identity)
-            network = find_or_make(self.store, load_network, path, make_network, view.say)
-        finally:
-            networks.dropped(number)
-        return self._digests(planned, network, make_digest) or {}
+    # What both have in common
+
+    def _view(self) -> View:
+        view = View(self.console)
+        self.say = view.say
+        return view
+
+    def _following(self) -> dict[str, Any]:
+        return {"callbacks": self.callbacks, "notes": self.notes}
 
     def note_looks(self) -> None:
         """Tell the ledger which trained networks and priors results are collected of."""
@@ -231,67 +315,15 @@ class Run:
     def _part(self, one: DigestOf) -> str:
         return self.plan.network[one.network].splits.hash("certificate")
 
-    def jobs(self, network: str | None = None) -> list[Job]:
-        """Every posterior with integrations, and what of it is on disk; of one network, or of all that are there."""
-        contents = {one: found.content for one, found in self.sources.items() if network in (None, one.network)}
-        wanted = [posterior for posterior in self.plan.posteriors if posterior.identity in self.plan.of_posterior]
-        return [self._job(one, contents[one.digest]) for one in wanted if one.digest in contents]
 
-    def _job(self, posterior: PlannedPosterior, source: str) -> Job:
-        restore = posterior.digest.entry.restore
-        assert restore is not None
-        load = partial(load_posterior, source=source, restore=restore)
-        stored = find(self.store, load, posterior_path(posterior.identity), self.say)
-        asked, convergence = self.plan.suite.convergence, None
-        name = self.plan.convergence_of(posterior)
-        if name is not None and asked is not None:
-            load_curve = partial(load_convergence, source=source)
-            if find(self.store, load_curve, convergence_path(name), self.say) is None:
-                convergence = (name, asked)
-        there = {}
-        integrations = self.plan.of_posterior[posterior.identity]
-        for planned in integrations:
-            load_one = partial(load_integration, source=source)
-            found = find(self.store, load_one, integration_path(planned.identity), self.say)
-            if found is not None:
-                there[planned.identity] = str(found.record["posterior"])
-        return Job(posterior, source, integrations, there, None if stored is None else stored.hash, convergence)
-
-    def _share(self, one: DigestOf) -> Shared:
-        """Put what the posteriors of a digest need into the object store."""
-        network, certificate, test, prior = self.sources[one]
-        parts = share(certificate), share(test), None if prior is None else share(prior)
-        return Shared(*parts, share_network(network))
-
-    def _search(self) -> None:
-        """The posteriors that a search tries. What it tried is remembered: a second run only makes what is lost."""
-        # Here, because nobody who does not search should wait for Ray Tune.
-        from ldaf_bench.stages.search import Space, search
-
-        tried = find(self.store, load_search, search_path(self.plan.identity), self.say)
-        if tried is None:
-            self.start_ray()
-            space = Space(self.plan, self.jobs())
-            self.say(f"Searching: {space.asked.searcher} tries {space.asked.samples} of {len(space.jobs)} posteriors.")
-            shared = {one: self._share(one) for one in dict.fromkeys(job.posterior.digest for job in space.jobs)}
-            with View(self.console) as view, open_desk(self.store) as desk:
-                show = CountView(view, "posteriors").show
-                failures = search(space, shared, desk, self.plan.suite.resources.posteriors, show)
-            self._note_failures(failures)
-            failed = {one.posterior.identity for one in self.plan.integrations if one.identity in self.failures}
-            tried = frozenset(failed | {job.posterior.identity for job in self.jobs() if job.complete})
-            save_search(self.store, self.plan.identity, tried)
-        if jobs := [job for job in self.jobs() if not job.complete and job.posterior.identity in tried]:
-            self.start_ray()
-            self._make([], jobs)
-
-    def _note_failures(self, failures: Sequence[tuple[Job, str]]) -> None:
-        for job, message in failures:
-            for planned in job.integrations:
-                if not self.store.exists(integration_path(planned.identity)):
-                    self.failures[planned.identity] = message
-            if job.convergence is not None and not self.store.exists(convergence_path(job.convergence[0])):
-                self.troubles.append(f"A convergence run failed ({message}).")
+def hours_of(untrained: Sequence[PlannedNetwork], summary: Summary) -> float:
+    """An estimate for training these networks on this machine's cores; 0 if there is none."""
+    configs = {one.config.backbone: one.config for one in untrained}
+    try:
+        each = {name: training_seconds(config, summary.shape[1:], 1) for name, config in configs.items()}
+    except Exception:  # a backbone of a plug-in, of which nothing is known
+        return 0.0
+    return sum(images_of(one) * each[one.config.backbone] for one in untrained) / 3600
 
 
 def images_of(planned: PlannedNetwork) -> int:

@@ -18,9 +18,9 @@ from ldaf_bench.data.splits import Splits
 from ldaf_bench.methods import METHODS
 from ldaf_bench.methods.method import FitSpec, Method
 from ldaf_bench.models.network import NetworkConfig, SplitConfig
-from ldaf_bench.sections import Section, Spec
+from ldaf_bench.sections import Section, Spec, grids
 from ldaf_bench.store.networks import network_id
-from ldaf_bench.suite import Suite, SuiteError, check_sizes
+from ldaf_bench.suite import Certificates, Risks, Suite, SuiteError, check_sizes
 from ldaf_bench.theory.bounds import Bound, Classifier, Takes
 from ldaf_bench.theory.certificate import Budget, spends_delta
 from ldaf_bench.theory.integrate import INTEGRATORS
@@ -148,6 +148,14 @@ class Plan:
             found.setdefault(integration.posterior.identity, []).append(integration)
         return {name: tuple(some) for name, some in found.items()}
 
+    @cached_property
+    def of_digest(self) -> Mapping[DigestOf, tuple[PlannedPosterior, ...]]:
+        """The posteriors of each digest."""
+        found: dict[DigestOf, list[PlannedPosterior]] = {}
+        for posterior in self.posteriors:
+            found.setdefault(posterior.digest, []).append(posterior)
+        return {digest: tuple(some) for digest, some in found.items()}
+
     @property
     def uncertified(self) -> tuple[str, ...]:
         """Methods with posteriors that no integrator and bound of the suite are for."""
@@ -235,14 +243,23 @@ class Plan:
         names = [integration.identity for integration in self.integrations]
         return fingerprint({**asked, "integrations": names, "means": [digest.mean for digest in self.means]})
 
-    def convergence_of(self, posterior: PlannedPosterior) -> str | None:
-        """The name of its convergence run; the first posterior of each network of the first seed has one."""
+    @cached_property
+    def convergence(self) -> Mapping[str, str]:
+        """Names of convergence runs by their posterior's: the first posterior of each network of the first seed."""
         asked = self.suite.convergence
-        if asked is None or posterior.seed != self.suite.networks.seed[0]:
-            return None
-        if posterior != next(other for other in self.posteriors if other.digest.network == posterior.digest.network):
-            return None
-        return fingerprint({"posterior": posterior.identity, **asked.model_dump(mode="json")})
+        if asked is None:
+            return {}
+        first: dict[str, PlannedPosterior] = {}
+        for posterior in self.posteriors:
+            first.setdefault(posterior.digest.network, posterior)
+        seed, how = self.suite.networks.seed[0], asked.model_dump(mode="json")
+        return {
+            one.identity: fingerprint({"posterior": one.identity, **how}) for one in first.values() if one.seed == seed
+        }
+
+    def convergence_of(self, posterior: PlannedPosterior) -> str | None:
+        """The name of a posterior's convergence run, if it has one."""
+        return self.convergence.get(posterior.identity)
 
     def describe(self) -> dict[str, Any]:
         """For a JSON file: the suite as it was understood, what it asks for, and the budget."""
@@ -266,15 +283,18 @@ def make_plan(suite: Suite, summary: Summary) -> Plan:
     networks: dict[str, PlannedNetwork] = {}
     digests: dict[DigestOf, None] = {}
     posteriors: dict[str, PlannedPosterior] = {}
-    for name, section in suite.methods.items():
-        for network in _networks(suite, summary, METHODS[name], section):
+    every = [(METHODS[name], grid) for name, first in suite.methods.items() for grid in grids(first)]
+    for method, section in every:
+        for network in _networks(suite, summary, method, section):
             # Methods with the same head share the network.
             networks.setdefault(network.identity, network)
-            for digest in _digests(network, METHODS[name], section):
+            for digest in _digests(network, method, section):
                 digests.setdefault(digest)
-                for posterior in _posteriors(digest, network, METHODS[name], section):
+                for posterior in _posteriors(digest, network, method, section):
                     posteriors.setdefault(posterior.identity, posterior)
-    integrations = tuple(_integrations(suite, posteriors.values()))
+    integrations = tuple(
+        one for posterior in posteriors.values() for one in integrations_of(suite.risks, suite.certificates, posterior)
+    )
     return Plan(
         suite, summary, tuple(networks.values()), tuple(digests), tuple(posteriors.values()), integrations
     )  # fmt: skip
@@ -319,12 +339,14 @@ def _posteriors(
         yield PlannedPosterior(digest, prior, fit, network.config.seed)
 
 
-def _integrations(suite: Suite, posteriors: Any) -> Iterator[PlannedIntegration]:
-    for posterior in posteriors:
-        for name in suite.risks.integrator:
-            entry = INTEGRATORS[name]
-            has_mean = posterior.digest.entry.logits is not None
-            wanted = suite.certificates.bounds_about(posterior.classifier, name, has_mean)
-            if wanted and entry.needs in posterior.digest.entry.offers:
-                for num_points in suite.risks.points(entry):
-                    yield PlannedIntegration(posterior, name, num_points)
+def integrations_of(
+    risks: Risks, certificates: Certificates, posterior: PlannedPosterior
+) -> Iterator[PlannedIntegration]:
+    """The integrations that a suite asks for of a posterior."""
+    for name in risks.integrator:
+        entry = INTEGRATORS[name]
+        has_mean = posterior.digest.entry.logits is not None
+        wanted = certificates.bounds_about(posterior.classifier, name, has_mean)
+        if wanted and entry.needs in posterior.digest.entry.offers:
+            for num_points in risks.points(entry):
+                yield PlannedIntegration(posterior, name, num_points)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from functools import cache
@@ -11,6 +12,8 @@ from pathlib import Path
 from ldaf_bench import __version__
 
 LIBRARIES = ("ray", "torch", "torchvision")
+COMMIT = "LDAF_BENCH_COMMIT"
+"""Environment variable: the commit, in processes of a cluster, whose copy of the package has no .git."""
 
 
 def provenance() -> dict[str, str]:
@@ -29,6 +32,8 @@ def commit() -> str:
 
     On a cluster only the package, the suites and .git are there, maybe of another owner.
     """
+    if given := os.environ.get(COMMIT):
+        return given
     try:
         name = _git("rev-parse", "--short=12", "HEAD")
         return name + ("+" if _git("status", "--porcelain", "--untracked-files=no", "--", ".") else "")

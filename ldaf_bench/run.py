@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich import box
@@ -22,30 +23,34 @@ from rich.table import Table
 
 from ldaf_bench.artifacts import ArtifactError, StoreError, file_sha256, plain_if_full, store_error, whole_file
 from ldaf_bench.data.dataset import DataError
-from ldaf_bench.data.datasets import load, summarize
+from ldaf_bench.data.datasets import summarize
+from ldaf_bench.data.fetch import fetch
 from ldaf_bench.data.splits import PARTS, SplitError
 from ldaf_bench.messages import clean_reason, printable, say
-from ldaf_bench.pipeline import Run, check_images
+from ldaf_bench.pipeline import Run, check_images, placement_on
 from ldaf_bench.plan import PLAN_FILE, SEAL_FILE, Plan, make_plan
+from ldaf_bench.rehearsal import rehearsed
 from ldaf_bench.report.folder import REPORT_FILES, report
 from ldaf_bench.report.records import ReportError
 from ldaf_bench.report.terminal import show_results
 from ldaf_bench.resources import Resources
-from ldaf_bench.results.collect import TABLE_FILES, collect
-from ldaf_bench.stages.joining import joined
+from ldaf_bench.results.collect import TABLE_FILES
+from ldaf_bench.stages.progress import FetchView
 from ldaf_bench.stages.session import (
     RayError,
     ResourceError,
     cluster_address,
     ray_is_there,
-    wait_until_fitted,
+    ray_session,
+    wait_for_nodes,
 )
 from ldaf_bench.stages.train import ConfigError, check
 from ldaf_bench.store.ledger import commit_plan, looks_of
-from ldaf_bench.store.patience import command
 from ldaf_bench.store.store import Store, open_store
 from ldaf_bench.suite import Suite, SuiteError, read_suite
 
+NOTES = "tune"
+"""In a results folder: what people's callbacks of Ray Tune write beside the results of trials."""
 UNCERTIFIED = "No integrator of the suite fits {}: its posteriors get no certificate."
 
 
@@ -92,10 +97,10 @@ def show_plan(plan: Plan, store: Store, console: Console) -> None:
         )
     for stage in ("train", "digest"):
         have = getattr(plan.suite.resources, stage)
-        lines.append(f"Resources of {stage}: workers {have.workers}, GPUs per worker {have.gpus_per_worker:g}.")
+        lines.append(f"Resources of {stage}: workers {have.workers}, GPUs per worker {have.gpus_per_worker}.")
     own = plan.suite.resources.posteriors
     many = f"{own.at_once} processes" if own.at_once else "as many processes as fit"
-    lines.append(f"Resources of posteriors: {many}, {own.cpus} cores and {own.gpus:g} GPUs each.")
+    lines.append(f"Resources of posteriors: {many}, {own.cpus} cores and {own.gpus} GPUs each.")
     for line in lines:
         say(console, line)
 
@@ -115,6 +120,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="minutes to wait for a cluster to have what the suite asks for",
     )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and end")
+    parser.add_argument(
+        "--rehearse",
+        action="store_true",
+        help="the suite from beginning to end in minutes: one epoch, the smallest counts, and points of the prior part "
+        "in the place of the certificate part; results go to <suite>-rehearsal",
+    )
     parser.add_argument("--verbose", action="store_true", help="show what Ray logs")
     return parser.parse_args(arguments)
 
@@ -124,9 +135,12 @@ def plan_of(options: argparse.Namespace) -> Plan:
     suite = read_suite(options.suite)
     summary = summarize(suite.data.dataset, options.root)
     try:
+        if options.rehearse:
+            suite = rehearsed(suite, summary)
         plan = make_plan(suite, summary)
         for network in plan.networks:
-            check(network.config, plan.summary, suite.resources.train.workers)
+            workers = suite.resources.train.workers
+            check(network.config, plan.summary, 1 if workers == "auto" else workers)
     except SplitError as error:
         raise SuiteError(f"{options.suite}, data.certificate or data.test: {error}") from error
     except ConfigError as error:
@@ -138,17 +152,15 @@ def missing_gpus(suite: Suite, options: argparse.Namespace) -> str:
     """A sentence if the suite asks for GPUs that this machine does not have and no cluster is named."""
     if cluster_address(options.address) or ray_is_there():
         return ""
-    here = torch.cuda.device_count()
-    asked = suite.resources
-    for place, wanted in (
-        ("train.gpus_per_worker", asked.train.workers * asked.train.gpus_per_worker),
-        ("digest.gpus_per_worker", asked.digest.workers * asked.digest.gpus_per_worker),
-        ("posteriors.gpus", asked.posteriors.gpus),
-    ):
-        if wanted > here:
+    here, asked = torch.cuda.device_count(), suite.resources
+    wanted = {f"{stage}.gpus_per_worker": (one.workers, one.gpus_per_worker)
+              for stage, one in (("train", asked.train), ("digest", asked.digest))}  # fmt: skip
+    for place, (workers, gpus) in {**wanted, "posteriors.gpus": (1, asked.posteriors.gpus)}.items():
+        total = 0 if gpus == "auto" else gpus * (1 if workers == "auto" else workers)
+        if total > here:
             return (
-                f"{options.suite}, resources.{place}: the suite asks for {wanted:g} GPUs and this machine has {here}. "
-                "Set it to 0, or join a cluster with --address."
+                f"{options.suite}, resources.{place}: the suite asks for {total:g} GPUs and this machine has {here}. "
+                "Leave it out (auto), or join a cluster with --address."
             )
     return ""
 
@@ -186,7 +198,7 @@ def write_seal(run: Run, folder: Path) -> None:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
-def execute(options: argparse.Namespace, console: Console) -> int:
+def execute(options: argparse.Namespace, console: Console, callbacks: Sequence[Any] = ()) -> int:
     """Do what the command line asks for; returns the exit code."""
     plan = plan_of(options)
     store, results = open_store(options.store), open_store(options.results)
@@ -198,28 +210,31 @@ def execute(options: argparse.Namespace, console: Console) -> int:
         return 0
     if cannot:
         raise SuiteError(cannot)
-    dataset = load(suite.data.dataset, options.root)
+    with FetchView(console, suite.data.dataset, options.root) as view:
+        dataset = fetch(suite.data.dataset, options.root, say=view.say).dataset
     check_images(plan, dataset)
     with ExitStack() as stack:
         stack.enter_context(store.lock(suite.suite, "Another process is running this suite"))
 
+        joins = cluster_address(options.address) is not None
+
         def start_ray() -> None:
             if not ray_is_there():
-                joins = cluster_address(options.address) is not None
                 console.print("Joining Ray …" if joins else "Starting Ray …")
-                stack.enter_context(joined(options.address, verbose=options.verbose))
-                own = Resources(gpus_per_worker=suite.resources.posteriors.gpus)
-                asked = (suite.resources.train, suite.resources.digest, own)
-                wait_until_fitted(asked, options.wait if joins else 0, partial(say, console))
+                stack.enter_context(ray_session(options.address, verbose=options.verbose))
+                own = suite.resources.posteriors.gpus
+                asked = (suite.resources.train, suite.resources.digest, Resources(workers=1, gpus_per_worker=own))
+                wait = options.wait if joins else 0
+                wait_for_nodes(lambda some: placement_on(some, plan), asked, wait, partial(say, console))
 
         for name in plan.uncertified:
             say(console, UNCERTIFIED.format(name))
         folder = results.fetch(suite.suite, [PLAN_FILE])
         write_plan(plan, store, folder)
         results.send(suite.suite, [PLAN_FILE])
-        run = Run(plan, dataset, store, console, start_ray)
+        run = Run(plan, dataset, store, console, start_ray, joins, callbacks, folder / NOTES if callbacks else None)
         run.make()
-        tables = collect(plan, store, run.sources, run.failures)
+        tables = run.collect()
         tables.write(folder)
         run.note_looks()
         write_seal(run, folder)
@@ -233,6 +248,10 @@ def execute(options: argparse.Namespace, console: Console) -> int:
     if retries := store.retries + results.retries:
         run.say(f"The store did not answer at first; {retries} calls were repeated.")
     run.say(f"Written to {results.name}/{suite.suite}: {', '.join(TABLE_FILES)}, {page.name}.")
+    if suite.rehearsal:
+        run.say(
+            "This was a rehearsal, on points of the prior part: no certificate part was touched, and no number counts."
+        )
     if run.failures:
         print(f"{len(run.failures)} results failed; the column `error` says why.", file=sys.stderr)
     for trouble in run.troubles:
@@ -240,13 +259,23 @@ def execute(options: argparse.Namespace, console: Console) -> int:
     return 1 if run.failures or run.troubles else 0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def run_suite(suite: str | Path, *arguments: str, callbacks: Sequence[Any] = ()) -> int:
+    """Run a suite as the command does; returns the exit code.
+
+    `arguments` are those of the command line. `callbacks` are Ray Tune's own kind (`ray.tune.Callback`, loggers for
+    MLflow and others): they see the trials of networks and of posteriors, whose configurations hold the axes by their
+    names in the suite, and whose reports hold losses, risks and certificates.
+    """
+    return main([str(suite), *arguments], callbacks)
+
+
+def main(arguments: Sequence[str] | None = None, callbacks: Sequence[Any] = ()) -> int:
     """Run a suite; returns the exit code."""
     options = parse(arguments)
     console = Console()
     try:
         with plain_if_full(Path.cwd()):
-            return execute(options, console)
+            return execute(options, console, callbacks)
     except (
         SuiteError, ConfigError, DataError, ArtifactError, StoreError, ResourceError, ReportError, OSError,
     ) as error:  # fmt: skip
@@ -261,4 +290,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    command(main)
+    sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import types
 import typing
 from collections.abc import Mapping
@@ -120,7 +121,17 @@ def axes_of(name: str, specs: typing.Sequence[type[Spec]]) -> type[Section]:
             default = ... if info.is_required() else (info.default,)
             kept = Field(default, description=info.description)
             fields[field] = (Axis[annotation_of(info)], kept)  # type: ignore[misc]
-    return create_model(name, __base__=Section, **fields)
+    row: type[Section] = create_model(f"{name}_row" if fields else name, __base__=Section, **fields)
+    if not fields:
+        return row
+    about = "Further grids, beside this one. An axis that they do not name has the values that it has here."
+    rows = (tuple[row, ...], Field((), description=about, exclude_if=operator.not_))
+    return create_model(name, __base__=row, also=rows)
+
+
+def grids(section: Section) -> tuple[Any, ...]:
+    """A method's section and those in its `also`: the plan is the union of them all."""
+    return (section, *getattr(section, "also", ()))
 
 
 def annotation_of(info: FieldInfo) -> Any:

@@ -6,6 +6,7 @@ Every axis is one value or a list. The plan is the union of the methods' grids.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -24,8 +25,8 @@ from ldaf_bench.methods import METHODS
 from ldaf_bench.methods.section import MethodSections, methods_from
 from ldaf_bench.models.backbones import BACKBONES
 from ldaf_bench.models.recipe import Recipe, recipe_from
-from ldaf_bench.resources import Gpus, Resources, TrainResources
-from ldaf_bench.sections import Axis, Count, EntryOf, Fraction, Section, Whole
+from ldaf_bench.resources import Auto, Gpus, Resources, TrainResources
+from ldaf_bench.sections import Axis, Count, EntryOf, Fraction, Section, Whole, grids
 from ldaf_bench.theory.bounds import BOUNDS, GUESS, Bound, Classifier
 from ldaf_bench.theory.certificate import fits
 from ldaf_bench.theory.integrate import INTEGRATORS, Integrator
@@ -161,8 +162,9 @@ class PosteriorResources(Section):
     """What the process of one posterior gets."""
 
     cpus: Count = 1
-    gpus: Gpus = 0
-    """Fits and integrations on cached data take seconds on a core; drawing networks is what a GPU is for."""
+    gpus: Auto | Gpus = "auto"
+    """Fits and integrations on cached data take seconds on a core. `auto`: one GPU, if there is any, for methods that
+    run the network for every draw."""
     at_once: Whole = 0
     """Processes at a time; 0: as many as fit."""
 
@@ -185,6 +187,18 @@ class Search(Section):
     """How often the searcher is asked; what it asks for twice is computed once."""
 
 
+class Published(Section):
+    """A number that others published, to stand beside this suite's."""
+
+    name: Annotated[str, Field(min_length=1, max_length=80)]
+    """What it is of."""
+    source: Annotated[str, Field(min_length=1, max_length=200)]
+    certificate: Fraction | None = None
+    epsilon: Fraction | None = None
+    """How often the certificate may fail, as its source says."""
+    test_risk: Fraction | None = None
+
+
 class Suite(Section):
     """A suite file."""
 
@@ -199,6 +213,10 @@ class Suite(Section):
     convergence: Convergence | None = None
     search: Search | None = None
     resources: AllResources = AllResources()
+    reference: Annotated[tuple[Published, ...], Field(exclude_if=operator.not_)] = ()
+    """Published numbers, for figures and tables."""
+    rehearsal: Annotated[bool, Field(exclude_if=operator.not_)] = False
+    """Whether this is the rehearsal of a suite (`--rehearse`), of which no result counts."""
 
     @model_validator(mode="before")
     @classmethod
@@ -219,6 +237,8 @@ class Suite(Section):
             raise ValueError("a search selects by certificates, which must be paid for: set certificates.report: best")
         if self.search is not None and self.convergence is not None:
             raise ValueError("a search may not try the posteriors that convergence is shown for: leave out one of them")
+        if self.search is not None and any(len(grids(section)) > 1 for section in self.methods.values()):
+            raise ValueError("a search tries points of one grid for each method: leave out also")
         stochastic = [name for name in self.methods if METHODS[name].prior is not None]
         if self.search is not None and not stochastic:
             raise ValueError("there are no posteriors to search: add a method that has some")
@@ -245,7 +265,7 @@ class Suite(Section):
         if method.logits is not None:
             kinds.add("mean")
         if method.prior is not None:
-            objectives = self.methods[name].objective  # type: ignore[attr-defined]
+            objectives = {value for grid in grids(self.methods[name]) for value in grid.objective}
             fitted = {method.fit_axes(objective=value).fitted for value in objectives}
             kinds |= {"posterior" if one else "prior" for one in fitted}
         return frozenset(kinds)
@@ -265,8 +285,8 @@ def keys_at(place: Sequence[str]) -> list[str]:
     """The keys that are valid at a place in a suite file."""
     if list(place) == ["methods"]:
         return list(METHODS)
-    if len(place) == 2 and place[0] == "methods" and place[1] in METHODS:
-        return list(METHODS[place[1]].axes.model_fields)
+    if len(place) in (2, 3) and place[0] == "methods" and place[1] in METHODS:
+        return [axis for axis in METHODS[place[1]].axes.model_fields if len(place) == 2 or axis != "also"]
     return keys_of(Suite, place)
 
 
@@ -283,10 +303,8 @@ def read_suite(path: Path) -> Suite:
 def num_integrations_at_most(suite: Suite) -> int:
     """An upper bound of the number of integrations, without planning them."""
     shared = math.prod(len(axis) for place, axis in axes(suite) if not place.startswith("methods."))
-    own = 0
-    for name in suite.methods:
-        own += math.prod(len(axis) for place, axis in axes(suite) if place.startswith(f"methods.{name}."))
-    return shared * own
+    every = [grid for section in suite.methods.values() for grid in grids(section)]
+    return shared * sum(math.prod(len(axis) for name, axis in grid if name != "also") for grid in every)
 
 
 def axes(suite: Suite) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -295,7 +313,7 @@ def axes(suite: Suite) -> Iterator[tuple[str, tuple[Any, ...]]]:
     sections |= {f"methods.{name}": section for name, section in suite.methods.items()}
     for place, section in sections.items():
         for name, value in section:
-            if isinstance(value, tuple):
+            if isinstance(value, tuple) and name != "also":
                 yield f"{place}.{name}", value
 
 
@@ -309,9 +327,10 @@ def check_sizes(suite: Suite, num_classes: int) -> None:
             f"This one is the longest, with {len(axis)} values."
         )
     for name, section in suite.methods.items():
-        axis_name, why = METHODS[name].refusal(section, num_classes)
-        if why:
-            raise SuiteError(f"methods.{name}.{axis_name}: {why}.")
+        for grid in grids(section):
+            axis_name, why = METHODS[name].refusal(grid, num_classes)
+            if why:
+                raise SuiteError(f"methods.{name}.{axis_name}: {why}.")
     if num_classes - 1 <= SobolEngine.MAXDIM:
         return
     for place_name, asked in (("risks", suite.risks), ("convergence", suite.convergence)):

@@ -103,6 +103,9 @@ def explain(error: ValidationError, keys_at: Callable[[Sequence[str]], list[str]
     """
     errors = error.errors(include_url=False)
     first = errors[0]
+    if first["loc"] and str(first["loc"][-1]).startswith("literal["):
+        # A word such as `auto`, or something else: what is wrong with the other says more.
+        first = {**errors[1], "loc": first["loc"][:-1]}
     # Without the number of a value in a list: an axis may be one value, and the sentence says which one is wrong.
     place = [_short(part) for part in first["loc"] if not isinstance(part, int)]
     where = ".".join(place) or "the file"

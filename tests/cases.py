@@ -9,11 +9,11 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ldaf_bench.selfcheck import shipped
 from ldaf_bench.theory.flows import initial_parameter
 from ldaf_bench.theory.gaussian import DiagonalRankOne
 from ldaf_bench.theory.integrate import Integrator, Problem
 from ldaf_bench.theory.pushforward import class_factor
+from tools.selfcheck import shipped
 
 SHARED = Path(__file__).parents[2] / "shared" / "fixtures"
 
@@ -23,7 +23,7 @@ seeds = st.integers(0, 10_000)
 
 
 def ground_truth() -> list[Path]:
-    """All files of ground truth there are: the shared ones where they exist, else those of the package."""
+    """All files of ground truth there are: the shared ones where they exist, else those in tools/fixtures."""
     return sorted(SHARED.glob("*.npz")) or shipped()
 
 

@@ -16,7 +16,7 @@ settings.load_profile("suite")
 
 
 LONGEST = [
-    "test_run", "test_train", "test_s3", "test_speed", "test_simulate", "test_leaving", "test_search",
+    "test_train", "test_run", "test_s3", "test_speed", "test_simulate", "test_leaving", "test_search",
     "test_posteriors", "test_readme", "test_pack", "test_slurm", "test_columns", "test_browser",
 ]  # fmt: skip
 """Files that take twenty seconds or more, the longest first."""
@@ -32,8 +32,7 @@ def cluster():
     """Real processes, two of them at a time."""
     from ldaf_bench.stages.session import ray_session
 
-    # The GPUs are imaginary: enough to see that workers are placed on them.
-    with ray_session(num_cpus=2, num_gpus=2):
+    with ray_session(num_cpus=2, num_gpus=0):
         yield
 
 

@@ -74,7 +74,7 @@ def trained(store, config=CONFIG, seed=None):
         pass
     weights = {name: value.contiguous() for name, value in training.bare.state_dict().items()}
     place = open_store(store)
-    return load_from(place, load_network, save_network(place, config, digits_splits()[0], weights, {}))
+    return load_from(place, load_network, save_network(place, config, digits_splits()[0].summary, weights, {}))
 
 
 def data_of(network, method, part, count=120):
@@ -109,13 +109,17 @@ class Runner:
         self.plan, self.store = plan, store
         (self.digest,) = plan.digests
 
-    def __call__(self, ray=True):
+    def prepared(self, ray=True):
+        """A run that has not begun."""
         self.output = io.StringIO()
 
         def start():
             assert ray, "Ray was started."
 
-        run = Run(self.plan, digits_splits()[0], open_store(self.store), Console(file=self.output, width=1000), start)
+        return Run(self.plan, digits_splits()[0], open_store(self.store), Console(file=self.output, width=1000), start)
+
+    def __call__(self, ray=True):
+        run = self.prepared(ray)
         run.make()
         return run
 

@@ -1,4 +1,4 @@
-"""Small policies: who may import whom, whose name may stand where, and files that one can hold in the head."""
+"""Small policies: who may import whom, and whose name may stand where."""
 
 import ast
 import itertools
@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 import ldaf_bench
-from ldaf_bench import selfcheck
+import tools
 from ldaf_bench.methods import METHODS
 from ldaf_bench.theory.bounds import BOUNDS
 from ldaf_bench.theory.integrate import INTEGRATORS
 
 PACKAGE = Path(ldaf_bench.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
+TOOLS = sorted(Path(tools.__file__).parent.rglob("*.py"))
 MODULES = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__") for path in FILES}
 ORDER = [
     "arguments", "chunks", "seeds", "simplex", "krylov", "flows", "gaussian", "pushforward", "betting", "bounds",
@@ -43,11 +44,6 @@ def imports(path):
 
 def within(name, module):
     return name == module or name.startswith(f"{module}.")
-
-
-def room_of(name):
-    """The room of a module of the package; None for the package itself."""
-    return name.split(".")[1] if name.startswith("ldaf_bench.") else None
 
 
 def module_of(path):
@@ -92,85 +88,16 @@ def test_theory_is_imported_in_one_direction():
                 assert other == own or ORDER.index(other) < ORDER.index(own), (path, name)
 
 
-ROOMS = {
-    "theory": set(),
-    "columns": set(),
-    "messages": set(),
-    "artifacts": set(),
-    "resources": set(),
-    "provenance": set(),
-    "fixtures": set(),
-    "yaml_file": set(),
-    "sections": {"theory", "columns"},
-    "data": {"theory", "messages", "artifacts"},
-    "models": {"theory", "sections", "data"},
-    "methods": {"theory", "columns", "sections", "models"},
-    "store": {"theory", "messages", "artifacts", "provenance", "data", "models", "methods"},
-    "suite": {"theory", "resources", "yaml_file", "sections", "data", "models", "methods"},
-    "plan": {"theory", "artifacts", "sections", "data", "models", "methods", "store", "suite"},
-    "stages": {
-        "theory", "messages", "artifacts", "resources", "sections", "data", "models", "methods", "store", "suite",
-        "plan",
-    },
-    "results": {"theory", "columns", "artifacts", "data", "models", "methods", "store", "plan"},
-    "report": {"columns", "messages", "artifacts", "store", "results"},
-    "pipeline": {"messages", "resources", "data", "models", "store", "plan", "stages", "results"},
-    "run": {
-        "messages", "artifacts", "resources", "data", "store", "suite", "plan", "stages", "results", "report",
-        "pipeline",
-    },
-    "verify": {
-        "theory", "messages", "artifacts", "data", "models", "methods", "store", "suite", "plan", "stages", "results",
-        "pipeline",
-    },
-    "pack": {"messages", "artifacts", "data", "store", "plan", "results", "pipeline", "verify"},
-    "unpack": {"messages", "artifacts", "store"},
-    "simulate": {
-        "theory", "sections", "data", "models", "methods", "suite", "plan", "results", "report", "verify",
-    },
-    "selfcheck": {"theory"},
-    "speed": {
-        "theory", "artifacts", "resources", "data", "models", "methods", "store", "suite", "plan", "stages",
-    },
-}  # fmt: skip
-"""Which rooms each room imports from, besides itself; none imports from one that is listed after it."""
-
-
-def used_by(room):
-    """Rooms that a room imports from, each with a file that does."""
-    paths = [path for path in FILES if room_of(module_of(path)) == room]
-    assert paths, f"There is no room {room}."
-    found = {room_of(name): path for path in paths for name in imports(path) if within(name, "ldaf_bench")}
-    return {other: path for other, path in found.items() if other not in (None, room)}
-
-
-def test_every_module_belongs_to_a_room():
-    assert {room_of(name) for name in MODULES} - {None} == set(ROOMS)
-
-
-def test_rooms_are_listed_in_one_direction():
-    before = set()
-    for room, allowed in ROOMS.items():
-        assert allowed <= before, f"{room} would import from {allowed - before}, which come after it."
-        before.add(room)
-
-
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_what_is_listed_and_no_more_is_listed_than_it_imports(room):
-    used = used_by(room)
-    assert not {other: path for other, path in used.items() if other not in ROOMS[room]}
-    assert ROOMS[room] == set(used), "Take what is not imported any more out of ROOMS."
-
-
-def test_ray_is_used_by_the_stages_only_and_its_trainer_by_one_of_them():
+def test_ray_is_used_by_the_stages_only():
     for path in FILES:
         for name in imports(path):
-            if within(name, "ray"):
-                assert path.parent == PACKAGE / "stages", (path, name)
-            if within(name, "ray.train"):
-                assert path.name in ("train.py", "interface.py"), (path, name)
-            if within(name, "ray.tune"):
-                assert path.name == "search.py", (path, name)
+            assert not within(name, "ray") or PACKAGE / "stages" in path.parents, (path, name)
+
+
+def test_the_package_imports_neither_tools_nor_tests():
+    for path in FILES:
+        for name in imports(path):
+            assert name.split(".")[0] not in {"tools", "tests"}, (path, name)
 
 
 def owners():
@@ -210,25 +137,18 @@ def test_no_name_of_a_method_a_bound_or_an_integrator_stands_outside_its_own_mod
     others = [path for path in sorted(PACKAGE.rglob("*")) if path.suffix in (".js", ".html", ".css")]
     for path in itertools.chain(FILES, others):
         for text, line in literals(path) if path.suffix == ".py" else quoted(path):
-            # The self-check's files of ground truth have a quantity of that name.
-            exempt = path == PACKAGE / "selfcheck.py" and text in selfcheck.KEYS
-            if text in where and path not in where[text] and not exempt:
+            if text in where and path not in where[text]:
                 strays.append(f"{path.relative_to(PACKAGE.parent)}:{line}: {text!r}")
     assert not strays, "\n" + "\n".join(strays)
 
 
 def test_nothing_is_unpickled():
-    for path in FILES:
+    for path in itertools.chain(FILES, TOOLS):
         for name in imports(path):
             # The one reader of pickled data replaces everything that a pickle could call.
             assert name.split(".")[0] != "pickle" or path.name == "formats.py", path
         assert "torch.load" not in path.read_text(), path
         assert "allow_pickle=True" not in path.read_text(), path
-
-
-def test_files_stay_small():
-    lengths = {str(path): len(path.read_text().splitlines()) for path in FILES}
-    assert not {path: length for path, length in lengths.items() if length > 350}
 
 
 def test_every_package_is_installed():

@@ -49,7 +49,14 @@ class Container(Strict):
     volumeMounts: list[Mount] = []  # noqa: N815
 
 
+class Toleration(Strict):
+    key: str
+    operator: Literal["Exists", "Equal"]
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+
+
 class PodSpec(Strict):
+    tolerations: list[Toleration] = []
     containers: list[Container] = Field(min_length=1)
     volumes: list[Volume] = []
 
@@ -75,15 +82,10 @@ class Auth(Strict):
     mode: Literal["token", "disabled"]
 
 
-class Autoscaler(Strict):
-    idleTimeoutSeconds: int = Field(ge=0)  # noqa: N815
-
-
 class Cluster(Strict):
     rayVersion: str  # noqa: N815
     authOptions: Auth  # noqa: N815
     enableInTreeAutoscaling: bool  # noqa: N815
-    autoscalerOptions: Autoscaler  # noqa: N815
     headGroupSpec: Group  # noqa: N815
     workerGroupSpecs: list[WorkerGroup] = Field(min_length=1)  # noqa: N815
 
@@ -118,7 +120,7 @@ def test_it_is_a_rayjob_with_a_token_and_cleans_up(content):
     assert len(content["metadata"]["name"]) <= 47
 
 
-def test_the_head_keeps_the_store_and_workers_come_from_zero(content):
+def test_the_head_keeps_the_store_and_workers_are_there_when_a_run_counts_gpus(content):
     cluster = RayJob.model_validate(content).spec.rayClusterSpec
     head = cluster.headGroupSpec
     assert head.rayStartParams["num-cpus"] == "0"
@@ -128,7 +130,9 @@ def test_the_head_keeps_the_store_and_workers_come_from_zero(content):
     for option in ("--store /data/", "--results /data/", "--root /data/"):
         assert option in content["spec"]["entrypoint"]
     for group in cluster.workerGroupSpecs:
-        assert group.minReplicas == group.replicas == 0 < group.maxReplicas
+        assert 0 < group.minReplicas == group.replicas == group.maxReplicas
+        (toleration,) = group.template.spec.tolerations
+        assert toleration.key == "nvidia.com/gpu"
         for one in group.template.spec.containers:
             assert one.resources.requests == one.resources.limits
             assert "nvidia.com/gpu" in one.resources.limits

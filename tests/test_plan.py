@@ -12,9 +12,11 @@ from ldaf_bench.models.heads import LinearHead
 from ldaf_bench.models.network import NetworkConfig
 from ldaf_bench.plan import make_plan
 from ldaf_bench.sections import Spec
-from ldaf_bench.suite import Suite
+from ldaf_bench.suite import Suite, num_integrations_at_most
 from ldaf_bench.theory.bounds import BOUNDS
 from ldaf_bench.theory.integrate import INTEGRATORS
+from ldaf_bench.verify.price import recount
+from tests.places import SMALL
 
 BASE = {
     "suite": "base",
@@ -354,7 +356,7 @@ def test_whatever_changes_a_posterior_changes_its_name():
         {"covariance": "scaled", "rise": 0.1}, {"mean": "fitted"}, {"objective": "zero_one"},
         {"objective": "zero_one", "zero_one_points": 32}, {"unit": "logits"},
     ]  # fmt: skip
-    assert {name for change in changes for name in change} == set(METHODS["ldaf"].axes.model_fields)
+    assert {name for change in changes for name in change} == set(METHODS["ldaf"].axes.model_fields) - {"also"}
     plans = [plan(ldaf=change) for change in changes]
     plans += [plan(networks={"seed": 1}), plan(data={"split_seed": 1}), plan(data={"certificate": 0.3})]
     assert len({made.posteriors[0].identity for made in plans}) == len(plans)
@@ -421,3 +423,28 @@ def test_an_axis_that_is_added_later_keeps_the_names_of_posteriors():
     other = dataclasses.replace(newer, prior=NewPrior(**one.prior.model_dump(), sparkle=0.7))
     assert other.prior_identity != one.prior_identity
     assert other.identity != one.identity
+
+
+def test_further_grids_are_planned_beside_the_first_and_inherit_its_axes():
+    """`also` of a method: what a row does not name it has from the first grid; what both have is planned once."""
+    first = {"flow": ["daf", "sflow"], "num_nodes": 4, "covariance": ["code", "scaled"], "fit_points": 64}
+    rows = [{"flow": "daf", "covariance": "code", "optimizer": "sgd"}, {"flow": "daf", "covariance": "code"}]
+
+    def plan(**more):
+        return make_plan(Suite.model_validate({**SMALL, "methods": {"ldaf": {**first, **more}}}), summarize("digits"))
+
+    alone, both = plan(), plan(also=rows)
+    added = [one for one in both.posteriors if one not in alone.posteriors]
+    assert set(alone.posteriors) < set(both.posteriors)
+    assert len(added) == 1
+    assert added[0].fit.optimizer == "sgd"
+    assert added[0].fit.fit_points == 64
+    assert [one.identity for one in both.networks] == [one.identity for one in alone.networks]
+    assert num_integrations_at_most(both.suite) == num_integrations_at_most(alone.suite) * 3 / 2
+    # What plan.json has is the same suite again; without further grids it says nothing about them.
+    assert make_plan(Suite.model_validate(both.describe()["suite"]), summarize("digits")).identity == both.identity
+    assert "also" not in alone.describe()["suite"]["methods"]["ldaf"]
+    price, paid = recount(both.describe()["suite"]), both.describe()["budget"]["paid"]
+    assert (price.stochastic_events, price.integrations) == (
+        paid["stochastic"]["num_events"], paid["stochastic"]["num_integrations"],
+    )  # fmt: skip

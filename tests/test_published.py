@@ -12,8 +12,8 @@ from ldaf_bench.verify.__main__ import check_price
 from ldaf_bench.verify.__main__ import main as verify
 from ldaf_bench.verify.checks import VerifyError
 from ldaf_bench.verify.folder import read_plan
-from tests import published
 from tests.test_pack import packed_again, sealed
+from tools import published
 
 PUBLISHED = Path(__file__).parents[1] / "results" / "published"
 FOLDERS = sorted(path.parent for path in PUBLISHED.glob("*/plan.json"))

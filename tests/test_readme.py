@@ -128,9 +128,11 @@ def test_the_readme_is_short():
 def test_commands_exist():
     targets = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
     assert set(re.findall(r"make ([a-z]+)", README)) <= targets
-    for module in re.findall(r"python -m ldaf_bench\.([a-z]+)", README):
-        place = TOP / "ldaf_bench" / module
-        assert place.with_suffix(".py").exists() or (place / "__main__.py").exists(), module
+    pages = (TOP / name for name in ("README.md", "CONTRIBUTING.md", "Makefile", *RESULTS))
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    for package, module in re.findall(r"python -m (ldaf_bench|tools|tests)\.([a-z]+)", text):
+        place = TOP / package / module
+        assert place.with_suffix(".py").exists() or (place / "__main__.py").exists(), f"{package}.{module}"
     assert "make test" in README
     assert "make test" in CONTINUOUS
 

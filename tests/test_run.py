@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 
 from ldaf_bench.artifacts import write_manifest
 from ldaf_bench.data.datasets import DATASETS, load
+from ldaf_bench.data.fetch import Fetched
 from ldaf_bench.results.record import CURVES, record_columns, schema
 from ldaf_bench.store.posteriors import load_integration
 from ldaf_bench.theory.bounds import BOUNDS
@@ -114,7 +115,7 @@ def test_a_second_run_makes_nothing_and_starts_no_ray(finished, monkeypatch):
     def never(*_, **__):
         raise AssertionError("Ray was started.")
 
-    monkeypatch.setattr("ldaf_bench.run.joined", never)
+    monkeypatch.setattr("ldaf_bench.run.ray_session", never)
     monkeypatch.setattr("ldaf_bench.run.ray_is_there", lambda: False)
     assert finished.run() == 0
     assert finished.files() == before
@@ -337,8 +338,9 @@ def test_the_same_image_in_two_parts_of_peoples_own_data_is_noticed(copied, monk
     dataset = load("digits", Path("data"))
     images = dataset.images.copy()
     images[splits.certificate[3]] = images[splits.prior[0]]
-    for module in ("verify.__main__", "run"):
-        monkeypatch.setattr(f"ldaf_bench.{module}.load", lambda *_: dataclasses.replace(dataset, images=images))
+    twice = dataclasses.replace(dataset, images=images)
+    monkeypatch.setattr("ldaf_bench.verify.__main__.load", lambda *_: twice)
+    monkeypatch.setattr("ldaf_bench.run.fetch", lambda *_, **__: Fetched(twice, "", None))
     capsys.readouterr()
     for command, code in ((copied.verify, 1), (copied.run, 2)):
         assert command() == code
@@ -475,7 +477,7 @@ def extended(place, **sections):
 )
 def test_new_certificates_cost_no_integration_and_no_ray(copied, monkeypatch, certificates):
     before = copied.files()
-    monkeypatch.setattr("ldaf_bench.run.joined", None)
+    monkeypatch.setattr("ldaf_bench.run.ray_session", None)
     monkeypatch.setattr("ldaf_bench.run.ray_is_there", lambda: False)
     monkeypatch.setattr("ldaf_bench.run.report", lambda _, folder: folder)
     extended(copied, certificates=certificates)

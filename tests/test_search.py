@@ -6,8 +6,7 @@ import pytest
 
 from ldaf_bench.data.datasets import summarize
 from ldaf_bench.plan import make_plan
-from ldaf_bench.stages.posteriors import Job
-from ldaf_bench.stages.search import Space
+from ldaf_bench.stages.posteriors import posterior_at, space_of
 from ldaf_bench.store.posteriors import load_search
 from ldaf_bench.suite import Suite
 from tests.places import SMALL, Place, steady
@@ -55,24 +54,22 @@ def test_posteriors_of_a_network_that_failed_are_not_asked_for():
     suite = Suite.model_validate({**SEARCH, "networks": {**SEARCH["networks"], "seed": [0, 1]}})
     plan = make_plan(suite, summarize("digits"))
     left = plan.networks[1].identity
-    jobs = [Job(p, "", (), {}) for p in plan.posteriors if p.digest.network == left]
-    axes = Space(plan, jobs).axes()
-    assert [name.split()[0] for name in axes["ldaf.digest"].categories] == [left]
+    axes = space_of([one for one in plan.posteriors if one.digest.network == left])
+    assert axes["ldaf.network"].categories == [left]
     assert None not in axes["ldaf.fit_points"].categories  # what has no effect beside others is no value of its own
 
 
 def test_every_point_that_a_searcher_can_ask_for_is_a_posterior_and_every_posterior_can_be_asked_for():
     plan = make_plan(Suite.model_validate(SEARCH), summarize("digits"))
-    jobs = [Job(p, "", (), {}) for p in plan.posteriors]
-    space = Space(plan, jobs)
-    axes = {name: domain.categories for name, domain in space.axes().items()}
+    axes = {name: domain.categories for name, domain in space_of(plan.posteriors).items()}
     points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-    assert {space.place(point) for point in points} == set(range(len(jobs)))
+    seeds = {one.identity: one.config.seed for one in plan.networks}
+    assert {posterior_at(point, seeds).identity for point in points} == {one.identity for one in plan.posteriors}
 
 
 def test_a_search_that_is_over_is_not_begun_again(searched, monkeypatch):
     before, table = searched.files(), searched.table()
-    monkeypatch.setattr("ldaf_bench.run.joined", None)
+    monkeypatch.setattr("ldaf_bench.run.ray_session", None)
     monkeypatch.setattr("ldaf_bench.run.ray_is_there", lambda: False)
     assert searched.run() == 0
     assert searched.files() == before

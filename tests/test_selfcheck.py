@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ldaf_bench.selfcheck import main, shipped
 from tests.cases import SHARED
+from tools.selfcheck import main, shipped
 
 
 def altered(tmp_path, **changes):
@@ -25,7 +25,7 @@ def test_shipped_ground_truth_passes(capsys):
 
 def test_shipped_copies_equal_the_shared_originals():
     if not SHARED.is_dir():
-        pytest.skip("../shared/fixtures is not on this machine: the package's copies are all there is.")
+        pytest.skip("../shared/fixtures is not on this machine: the copies in tools/fixtures are all there is.")
     for path in shipped():
         assert path.read_bytes() == (SHARED / path.name).read_bytes()
 

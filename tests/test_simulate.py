@@ -1,17 +1,17 @@
-"""The short version of `python -m ldaf_bench.simulate`: honest claims hold, every mistake is caught."""
+"""The short version of `python -m tools.simulate`: honest claims hold, every mistake is caught."""
 
 import pytest
 
-from ldaf_bench.simulate.__main__ import Tally, main, tally
-from ldaf_bench.simulate.chains import CHAINS, run_chain
-from ldaf_bench.simulate.scenarios import EVERYTHING, trained
-from ldaf_bench.simulate.world import train
 from ldaf_bench.theory.bounds import BOUNDS
 from ldaf_bench.theory.covariances import initial_covariance
 from ldaf_bench.theory.integrate import integrate
 from ldaf_bench.theory.integrate.sampling import MC
 from ldaf_bench.theory.logits import problem
 from ldaf_bench.theory.seeds import named_seed
+from tools.simulate.__main__ import Tally, main, tally
+from tools.simulate.chains import CHAINS, run_chain
+from tools.simulate.scenarios import EVERYTHING, trained
+from tools.simulate.world import train
 
 SLOW = {
     "honest": 4, "last layer": 8, "weights": 8, "excess": 8, "one draw charged": 8, "leak": 6,
@@ -32,7 +32,7 @@ def test_the_whole_way_covers_every_bound_and_kind_of_classifier():
         claims = [claim.name for claim in CHAINS[name].run(0)]
         assert {claim.split(" / ")[0] for claim in claims} == set(BOUNDS), name
         assert len(set(claims)) == len(claims)
-    kinds = {one.classifier for one in trained(EVERYTHING, 0, False)}
+    kinds = {made.one.classifier for made in trained(EVERYTHING, 0, False)}
     assert kinds == {"posterior", "prior", "mean"}
 
 

@@ -5,8 +5,8 @@ import math
 import pyarrow.parquet as pq
 import pytest
 
-from ldaf_bench.speed.__main__ import main
-from ldaf_bench.speed.measure import Row, Sizes, memory, slopes
+from tools.speed.__main__ import main
+from tools.speed.measure import Row, Sizes, memory, slopes
 
 
 def row(**change):

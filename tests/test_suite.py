@@ -13,6 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ldaf_bench.data.dataset import DataError
 from ldaf_bench.data.datasets import DATASETS, summarize
 from ldaf_bench.methods import METHODS
 from ldaf_bench.models.backbones import BACKBONES
@@ -475,14 +476,23 @@ def test_gpus_that_are_not_there_are_refused_before_anything_starts(monkeypatch,
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     monkeypatch.setattr("ldaf_bench.run.ray_is_there", lambda: False)
     place = ["--root", str(tmp_path), "--store", str(tmp_path / "store"), "--results", str(tmp_path / "results")]
-    says = f"cifar.yaml, resources.train.gpus_per_worker: the suite asks for 1 GPUs and this machine has {gpus}"
-    assert main(["suites/cifar.yaml", "--dry-run", *place]) == 0
+    says = f"asks.yaml, resources.train.gpus_per_worker: the suite asks for 1 GPUs and this machine has {gpus}"
+    asking = yaml.safe_load(Path("suites/cifar.yaml").read_text())
+    asking["resources"]["train"] = {"workers": 1, "gpus_per_worker": 1}
+    path = tmp_path / "asks.yaml"
+    path.write_text(yaml.safe_dump(asking))
+
+    def unreachable(*_, **__):
+        raise DataError("The data are not to be had.")
+
+    monkeypatch.setattr("ldaf_bench.run.fetch", unreachable)
+    assert main([str(path), "--dry-run", *place]) == 0
     assert (says in capsys.readouterr().out.replace("\n", " ")) == refused
-    assert main(["suites/cifar.yaml", *place]) == 2  # with a GPU, because the data are not there
+    assert main([str(path), *place]) == 2  # with a GPU, because the data are not there
     assert (says in capsys.readouterr().err) == refused
     assert not (tmp_path / "store").exists()
     # A cluster may have them.
-    assert main(["suites/cifar.yaml", "--dry-run", "--address", "auto", *place]) == 0
+    assert main([str(path), "--dry-run", "--address", "auto", *place]) == 0
     assert says not in capsys.readouterr().out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,9 +58,10 @@ def fetch(name: str, root: Path, source: str = "auto", say: Callable[[str], None
             return Fetched(read_stored(name, root), f"fetched from {title}", path)
         except (DataError, OSError, MemoryError) as error:
             failures.append(f"{title}: {str(error).rstrip('.')}")
+    command = f"python -m ldaf_bench.data {name} --root {shlex.quote(str(root))} --source DIRECTORY"
     raise DataError(
         f"{name} could not be fetched: {'; '.join(failures)}. Where there is no way to the internet, bring the files "
-        "and name their directory with --source."
+        f"and run `{command}`."
     )
 
 

@@ -221,9 +221,11 @@ class Images(Protocol):
         """(N,)."""
 
 
-def require_received(starts: Sequence[Mapping[str, Any]], dataset: Images, splits: Splits) -> None:
-    """A `LeakError` unless every training worker received the prior part and nothing else, by its own hash."""
-    expected = received_hash(dataset.images[splits.prior], dataset.labels[splits.prior])
+def require_received(starts: Sequence[Mapping[str, Any]], expected: str) -> None:
+    """A `LeakError` unless every training worker received the prior part and nothing else, by its own hash.
+
+    `expected` is `received_hash` of the prior part.
+    """
     for number, start in enumerate(starts, 1):
         if set(start["received"]) != {expected}:
             raise LeakError(

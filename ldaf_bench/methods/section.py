@@ -10,7 +10,7 @@ from pydantic import GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError
 
 from ldaf_bench.methods import METHODS
-from ldaf_bench.sections import Section
+from ldaf_bench.sections import Section, grids
 
 
 def methods_from(value: Any) -> Any:
@@ -28,10 +28,11 @@ def methods_from(value: Any) -> Any:
         if isinstance(content, Section):
             content = content.model_dump()
         try:
-            sections[name] = METHODS[name].axes.model_validate({} if content is None else content)
+            sections[name] = METHODS[name].axes.model_validate(_filled({} if content is None else content))
             # The specs check what concerns several fields, or more than a type can say.
-            for spec, point in points_of(METHODS[name].specs, sections[name]):
-                spec(**point)
+            for grid in grids(sections[name]):
+                for spec, point in points_of(METHODS[name].specs, grid):
+                    spec(**point)
         except ValidationError as error:
             for line in error.errors(include_url=False):
                 kind = line["type"]
@@ -40,6 +41,14 @@ def methods_from(value: Any) -> Any:
     if mistakes:
         raise ValidationError.from_exception_data("methods", mistakes)
     return sections
+
+
+def _filled(content: Any) -> Any:
+    """Every grid of `also` with the axes that it does not name."""
+    if not isinstance(content, Mapping) or not isinstance(rows := content.get("also"), list | tuple):
+        return content
+    first = {axis: values for axis, values in content.items() if axis != "also"}
+    return {**first, "also": [{**first, **row} if isinstance(row, Mapping) else row for row in rows]}
 
 
 def points_of(specs: Sequence[Any], section: Section) -> Iterator[tuple[Any, dict[str, Any]]]:

@@ -13,7 +13,6 @@ from ldaf_bench.artifacts import StoreError
 from ldaf_bench.messages import printable
 from ldaf_bench.report.folder import REPORT_FILES, report
 from ldaf_bench.report.records import PLAN_FILE, SEAL_FILE, ReportError
-from ldaf_bench.store.patience import command
 from ldaf_bench.store.store import open_store
 
 READ = ["results.parquet", "curves.parquet", PLAN_FILE, SEAL_FILE]
@@ -40,4 +39,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    command(main)
+    sys.exit(main())

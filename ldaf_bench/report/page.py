@@ -17,7 +17,7 @@ from ldaf_bench.report.comparison import headlines
 from ldaf_bench.report.grouping import applies, below_test, done, failed, with_test
 from ldaf_bench.report.looks import looks_sentences, retry_sentences
 from ldaf_bench.report.names import heading, label, probability, text
-from ldaf_bench.report.records import Records
+from ldaf_bench.report.records import Records, rehearsals
 from ldaf_bench.report.selection import best_sentences
 from ldaf_bench.report.tables import provenance
 
@@ -96,6 +96,7 @@ def page(records: Records, pictures: Sequence[Picture], tables: Mapping[str, Tab
         facts=_facts(records),
         num_failed=failed(records.results)["integration"].nunique(),
         num_broken=len(below_test(with_test(records.results))),
+        rehearsals=rehearsals(records.plans),
         headlines=[_with_code(sentence) for sentence in headlines(records.results)],
         best=[_with_code(sentence) for sentence in best_sentences(records.results)],
         looks=looks_sentences(records) + retry_sentences(records),

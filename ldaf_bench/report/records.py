@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Sequence
@@ -12,10 +13,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import ValidationError
 
 from ldaf_bench.columns import Column
 from ldaf_bench.report.names import arm, column
 from ldaf_bench.results import record
+from ldaf_bench.suite import Published
 
 AGAIN = "make it again with `python -m ldaf_bench.run`"
 PLAN_FILE, SEAL_FILE = "plan.json", "seal.json"
@@ -188,8 +191,30 @@ def _json(path: Path) -> Document:
         return Document(folder, None, f"{path} cannot be read as JSON ({reason}), so it is not shown.")
 
 
+def suites_of(plans: Sequence[Document]) -> list[dict[str, Any]]:
+    """The suites as the plans have them, as far as they are what a suite is."""
+    found = [plan.content.get("suite") for plan in plans if isinstance(plan.content, dict)]
+    return [suite for suite in found if isinstance(suite, dict)]
+
+
 def searches(plans: Sequence[Document]) -> list[str]:
     """The names of the suites whose plan has a search, which shows fewer rows than it pays for."""
-    suites = [plan.content.get("suite") for plan in plans if isinstance(plan.content, dict)]
-    found = [str(suite.get("suite")) for suite in suites if isinstance(suite, dict) and suite.get("search")]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(str(suite.get("suite")) for suite in suites_of(plans) if suite.get("search")))
+
+
+def rehearsals(plans: Sequence[Document]) -> list[str]:
+    """The names of the suites that are rehearsals."""
+    return list(dict.fromkeys(str(suite.get("suite")) for suite in suites_of(plans) if suite.get("rehearsal")))
+
+
+def published(plans: Sequence[Document]) -> pd.DataFrame:
+    """Published numbers that suites name, one row each."""
+    rows = []
+    for suite in suites_of(plans):
+        listed = suite.get("reference")
+        with contextlib.suppress(ValidationError):
+            every = [Published.model_validate(one) for one in (listed if isinstance(listed, list) else ())]
+            data = suite.get("data")
+            dataset = data.get("dataset") if isinstance(data, dict) else None
+            rows += [{"dataset": str(dataset), **one.model_dump()} for one in every]
+    return pd.DataFrame(rows, columns=["dataset", *Published.model_fields]).drop_duplicates()

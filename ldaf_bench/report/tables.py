@@ -34,13 +34,14 @@ from ldaf_bench.report.names import (
     column,
     heading,
     held_fixed,
+    is_missing,
     label,
     percent,
     probability,
     seconds,
 )
 from ldaf_bench.report.overview import TOTAL, looks, suites
-from ldaf_bench.report.records import Records, searches
+from ldaf_bench.report.records import Records, published, searches
 from ldaf_bench.results.record import STAGES, columns_by_name
 
 ALWAYS = frozenset({"classifier", "bound", "total", "certified", "error"})
@@ -282,10 +283,26 @@ def failures(results: pd.DataFrame) -> Table | None:
     return _table("Failed integrations", columns, f"{note} {_hoist(columns)}".strip())
 
 
+def reference(records: Records) -> Table | None:
+    """What others published, as the suites name it."""
+    frame = published(records.plans)
+    if frame.empty:
+        return None
+    columns = _cells(frame, ["dataset", "name"])
+    for name in ("certificate", "test_risk"):
+        columns[name] = [NOTHING if is_missing(value) else Cell(percent(value), float(value)) for value in frame[name]]
+    columns |= _cells(frame, ["epsilon", "source"])
+    columns["may fail"] = columns.pop("epsilon")
+    columns["source"] = columns.pop("source")
+    note = "Percent. Other networks, other splits, and mostly other bounds: to be compared by their order of magnitude."
+    return _table("Published elsewhere", columns, note)
+
+
 TABLES: dict[str, Callable[[Records], Table | None]] = {
     "suites": lambda r: suites(r.results),
     "looks": looks,
     "comparison": lambda r: comparison(r.results),
+    "reference": reference,
     "certificates": lambda r: certificates(r.results, searches(r.plans)),
     "networks": lambda r: network_table(r.results),
     "times": lambda r: times(r.results),

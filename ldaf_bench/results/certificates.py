@@ -1,7 +1,12 @@
-"""Certificates as pure functions of integrations: one for each classifier, ε and bound, and those of seed mixtures."""
+"""Certificates as pure functions of integrations: one for each classifier, ε and bound, and those of seed mixtures.
+
+An integration holds a value for every datum. What a bound takes of it is mostly one number, so that integrations are
+let go one after the other (`Certifier.add`), and bounds are evaluated for many classifiers at once.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,9 +18,12 @@ from ldaf_bench.theory.bounds import Bound, Classifier, Takes
 from ldaf_bench.theory.certificate import Budget, certify, evidence
 from ldaf_bench.theory.integrate import INTEGRATORS, Integration
 
+PENDING_BYTES = 64 << 20
+"""Of evidence that waits to be evaluated together."""
+
 
 class Certifiable(NamedTuple):
-    """All that certificates of one classifier need, and the columns that its rows share."""
+    """All that certificates of one classifier need."""
 
     classifier: Classifier
     integrator: str | None
@@ -26,91 +34,12 @@ class Certifiable(NamedTuple):
     """For every datum whether the mean classifier errs, if there is one."""
     kl: float
     num_data: int
-    certified: bool
-    columns: Mapping[str, Any]
+    """m."""
     mixed: bool = False
     """Whether it is a mixture over seeds, which some bounds have no value for."""
 
-    @property
-    def setting(self) -> tuple[Any, ...]:
-        """What it shares with the same classifier of another seed."""
-        return self.columns["setting"], self.integrator, self.columns.get("num_points"), self.num_data
 
-    def prices(self, plan: Plan) -> dict[Bound, tuple[Budget, ...]]:
-        """The plan's bounds for it, each with a budget for every ε."""
-        every = plan.bounds(self.classifier, self.integrator, self.mistakes is not None)
-        own = (bound for bound in every if bound.mixes or not self.mixed)
-        return {bound: plan.budgets(self.classifier, self.integrator, bound.takes) for bound in own}
-
-    def evidence(self, bound: Bound, delta: float) -> Tensor:
-        """What the bound is evaluated at."""
-        entry = None if self.integrator is None else INTEGRATORS[self.integrator]
-        return evidence(bound, entry, self.integrations, self.mistakes, delta)
-
-
-def certificates(plan: Plan, found: Sequence[Certifiable]) -> Iterator[dict[str, Any]]:
-    """One row for each classifier, ε and bound, each with the certificate of its mixture over seeds."""
-    values, asked = _values(plan, found), plan.suite.certificates
-    groups = _seeds(found) if asked.report == "all" else {}
-    mixed = _values(plan, [_mixture(members) for members in groups.values()])
-    place = {setting: number for number, setting in enumerate(groups)}
-    for number, one in enumerate(found):
-        prices = one.prices(plan)
-        for level, epsilon in enumerate(asked.epsilon):
-            for bound, budgets in prices.items():
-                budget, (value, taken) = budgets[level], values[number, level, bound]
-                upper = taken.item() if one.integrator and one.certified and bound.takes == "risk" else None
-                yield {
-                    **one.columns,
-                    "risk_upper": upper,
-                    "bound": bound.name,
-                    "guess": bound.guess,
-                    "event": bound.event,
-                    "epsilon": epsilon,
-                    "level": budget.epsilon,
-                    "delta": budget.delta,
-                    "total": epsilon + asked.delta if one.certified else None,
-                    "num_events": budget.num_events,
-                    "num_integrations": budget.num_integrations,
-                    "value": value,
-                    "mixture": mixed.get((place.get(one.setting, -1), level, bound), (None,))[0],
-                    "certified": one.certified,
-                }
-
-
-def _values(plan: Plan, found: Sequence[Certifiable]) -> dict[tuple[int, int, Bound], tuple[float, Tensor]]:
-    """All certificates by (classifier, ε, bound), each with what the bound was evaluated at.
-
-    Budgets differ in ε only, so that one evidence serves them all. Each bound is evaluated once for all classifiers
-    alike.
-    """
-    groups: dict[tuple[Classifier, int, Bound, Budget, int], list[int]] = {}
-    taken: dict[tuple[int, Takes], Tensor] = {}
-    for number, one in enumerate(found):
-        for bound, budgets in one.prices(plan).items():
-            if (number, bound.takes) not in taken:
-                taken[number, bound.takes] = one.evidence(bound, budgets[0].delta_each)
-            for level, budget in enumerate(budgets):
-                groups.setdefault((one.classifier, one.num_data, bound, budget, level), []).append(number)
-    values: dict[tuple[int, int, Bound], tuple[float, Tensor]] = {}
-    for (kind, num_data, bound, budget, level), members in groups.items():
-        kls = torch.tensor([found[number].kl for number in members], dtype=torch.float64)
-        evidences = [taken[number, bound.takes] for number in members]
-        certified = certify(bound, kind, torch.stack(evidences), kls, num_data, budget).tolist()
-        for number, value, one_taken in zip(members, certified, evidences, strict=True):
-            values[number, level, bound] = value, one_taken
-    return values
-
-
-def _seeds(found: Sequence[Certifiable]) -> dict[tuple[Any, ...], list[Certifiable]]:
-    """Classifiers that differ in their seed only."""
-    groups: dict[tuple[Any, ...], list[Certifiable]] = {}
-    for one in found:
-        groups.setdefault(one.setting, []).append(one)
-    return groups
-
-
-def _mixture(members: Sequence[Certifiable]) -> Certifiable:
+def mixture(members: Sequence[Certifiable]) -> Certifiable:
     r"""The uniform mixture over seeds: draw a seed, then a classifier.
 
     The mean of S certificates is a statement at S(ε + δ′). The mixture's is one at ε + δ′: its prior draws the seed
@@ -120,3 +49,87 @@ def _mixture(members: Sequence[Certifiable]) -> Certifiable:
     integrations = tuple(integration for one in members for integration in one.integrations)
     kl = sum(one.kl for one in members) / len(members)
     return members[0]._replace(integrations=integrations, kl=kl, mixed=True)
+
+
+class Kind(NamedTuple):
+    """What decides which bounds a classifier has, and at which budgets."""
+
+    classifier: Classifier
+    integrator: str | None
+    has_mean: bool
+    mixed: bool
+
+
+class Certifier:
+    """Evaluates the plan's bounds, and keeps their values only."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._pending: dict[tuple[Classifier, int, Bound, tuple[Budget, ...]], list[tuple[str, float, Tensor]]]
+        self._pending, self._bytes = defaultdict(list), 0
+        self._values: dict[tuple[Bound, int], dict[str, float]] = defaultdict(dict)
+        """By bound and ε, then by name."""
+        self._upper: dict[str, float] = {}
+        self._prices: dict[Kind, dict[Bound, tuple[Budget, ...]]] = {}
+        self._kinds: dict[str, Kind] = {}
+
+    def prices(self, kind: Kind) -> dict[Bound, tuple[Budget, ...]]:
+        """The plan's bounds, each with a budget for every ε."""
+        if kind not in self._prices:
+            every = self.plan.bounds(*kind[:3])
+            own = [bound for bound in every if bound.mixes or not kind.mixed]
+            self._prices[kind] = {bound: self.plan.budgets(*kind[:2], bound.takes) for bound in own}
+        return self._prices[kind]
+
+    def add(self, name: str, one: Certifiable) -> None:
+        """Take of a classifier what bounds are evaluated at. Budgets differ in ε only, so one evidence serves all."""
+        entry = None if one.integrator is None else INTEGRATORS[one.integrator]
+        kind = self._kinds[name] = Kind(one.classifier, one.integrator, one.mistakes is not None, one.mixed)
+        taken: dict[Takes, Tensor] = {}
+        for bound, budgets in self.prices(kind).items():
+            if bound.takes not in taken:
+                delta = budgets[0].delta_each
+                taken[bound.takes] = evidence(bound, entry, one.integrations, one.mistakes, delta)
+                self._bytes += taken[bound.takes].nbytes
+            self._pending[one.classifier, one.num_data, bound, budgets].append((name, one.kl, taken[bound.takes]))
+        if "risk" in taken:
+            self._upper[name] = taken["risk"].item()
+        if self._bytes > PENDING_BYTES:
+            self._evaluate()
+
+    def _evaluate(self) -> None:
+        """Every bound once for all classifiers alike."""
+        for (classifier, num_data, bound, budgets), members in self._pending.items():
+            names, kls, taken = zip(*members, strict=True)
+            together, divergences = torch.stack(taken), torch.tensor(kls, dtype=torch.float64)
+            for level, budget in enumerate(budgets):
+                values = certify(bound, classifier, together, divergences, num_data, budget).tolist()
+                self._values[bound, level].update(zip(names, values, strict=True))
+        self._pending.clear()
+        self._bytes = 0
+
+    def rows(self, name: str, mixed: str, columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """One row for each ε and bound, each with the certificate of the mixture over seeds called `mixed`, if any."""
+        self._evaluate()
+        kind, asked = self._kinds[name], self.plan.suite.certificates
+        certified = kind.integrator is None or INTEGRATORS[kind.integrator].certifies
+        for level, epsilon in enumerate(asked.epsilon):
+            for bound, budgets in self.prices(kind).items():
+                budget, values = budgets[level], self._values[bound, level]
+                has_upper = kind.integrator is not None and certified and bound.takes == "risk"
+                yield {
+                    **columns,
+                    "risk_upper": self._upper[name] if has_upper else None,
+                    "bound": bound.name,
+                    "guess": bound.guess,
+                    "event": bound.event,
+                    "epsilon": epsilon,
+                    "level": budget.epsilon,
+                    "delta": budget.delta,
+                    "total": epsilon + asked.delta if certified else None,
+                    "num_events": budget.num_events,
+                    "num_integrations": budget.num_integrations,
+                    "value": values[name],
+                    "mixture": values.get(mixed),
+                    "certified": certified,
+                }

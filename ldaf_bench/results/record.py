@@ -6,7 +6,8 @@ identity, its `error`, and nulls.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -179,13 +180,21 @@ def schema(columns: Iterable[Column]) -> pa.Schema:
     return pa.schema([pa.field(c.name, ARROW[c.kind], metadata={"about": c.about}) for c in columns])
 
 
+AT_ONCE = 20_000
+"""Rows that are Python's objects at a time: in Arrow they take a tenth of that."""
+
+
 def table(columns: tuple[Column, ...], rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     """Rows as a table: one builder per column, so that a value of a wrong type is refused where it comes in."""
-    known = {column.name for column in columns}
-    collected: dict[str, list[Any]] = {column.name: [] for column in columns}
-    for row in rows:
-        if unknown := row.keys() - known:
-            raise AssertionError(f"The record has no column {', '.join(sorted(unknown))}: add it to `record`.")
-        for name, values in collected.items():
-            values.append(row.get(name))
-    return pa.table(collected, schema=schema(columns))
+    known, waiting = {column.name for column in columns}, iter(rows)
+    parts = [_part(columns, ())]
+    while some := list(itertools.islice(waiting, AT_ONCE)):
+        for row in some:
+            if unknown := row.keys() - known:
+                raise AssertionError(f"The record has no column {', '.join(sorted(unknown))}: add it to `record`.")
+        parts.append(_part(columns, some))
+    return pa.concat_tables(parts)
+
+
+def _part(columns: tuple[Column, ...], rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    return pa.table({column.name: [row.get(column.name) for row in rows] for column in columns}, schema=schema(columns))

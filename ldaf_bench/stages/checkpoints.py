@@ -1,7 +1,4 @@
-"""Checkpoints of a training in the store. The desk writes them: workers need no common disk.
-
-Ray's own checkpoints are uploaded by the worker that took them, which has to see the driver's folder.
-"""
+"""Checkpoints of a training in the store: they outlive the driver and its Ray, and workers need no common disk."""
 
 from __future__ import annotations
 

@@ -1,17 +1,19 @@
-r"""train: a network from its configuration, data-parallel on Ray Train. The only user of `ray.train`.
+r"""train: a network from its configuration, in this process or data-parallel on Ray Train.
 
 Workers get the *prior* part's images and labels and nothing else: what they do not have cannot leak. A checkpoint is
-taken at an interval. After a lost worker the run resumes from the last one by itself, after a lost driver when it is
-run again, with the same final weights as an undisturbed run on as many workers. A single worker has nobody to be
-parallel with: it is a plain Ray task, which starts in a second where Ray Train takes fifteen.
+taken at an interval. Whoever is lost, worker or driver, training goes on from the last one, with the same final weights
+as an undisturbed run on as many workers. The same function trains in either place: Ray Train is for several workers and
+for GPUs, because it takes seven seconds to start, and refuses to be used by the process of a trial itself.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,30 +23,32 @@ import ray.train.torch
 import torch
 from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
+from ray.tune.integration.ray_train import TuneReportCallback
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ldaf_bench.artifacts import store_error
 from ldaf_bench.data.augment import Batches, check_batches
-from ldaf_bench.data.dataset import Dataset, Summary
-from ldaf_bench.data.splits import LeakError, Splits, received_hash, require_received
-from ldaf_bench.messages import clean_reason
+from ldaf_bench.data.dataset import Summary
+from ldaf_bench.data.splits import LeakError, received_hash, require_received
+from ldaf_bench.messages import clean_reason, counted
 from ldaf_bench.models.backbones import BACKBONES
 from ldaf_bench.models.network import NetworkConfig, build
 from ldaf_bench.models.training import DivergenceError, Epoch, Training, weights_of
-from ldaf_bench.resources import Resources
-from ldaf_bench.stages.checkpoints import Checkpoint, newest_checkpoint, next_start
-from ldaf_bench.stages.desk import Word
+from ldaf_bench.resources import Placed
+from ldaf_bench.stages.checkpoints import Checkpoint, newest_checkpoint, next_start, save_checkpoint
 from ldaf_bench.stages.interface import OwnNetworkConfig
-from ldaf_bench.stages.progress import follow
-from ldaf_bench.stages.session import device_of, fitted, workers_have_cuda
-from ldaf_bench.store.networks import network_id, network_path, save_network
+from ldaf_bench.stages.session import device_of, workers_have_cuda
+from ldaf_bench.stages.writer import Access
+from ldaf_bench.store.networks import save_network
 from ldaf_bench.store.store import Store
 
 MAX_FAILURES = 3
 """Workers that may be lost between two starts of the driver."""
-WORD_SECONDS = 0.5
-"""Worker 0 says how far it is at most this often."""
+REPORT_SECONDS = 2.0
+"""Worker 0 wants to say how far it is this often."""
+DRAIN_SECONDS = 0.2
+Report = Callable[[dict[str, Any]], object]
 
 
 class TrainingError(Exception):
@@ -55,76 +59,135 @@ class ConfigError(Exception):
     """The configuration cannot be trained."""
 
 
-def train_worker(job: dict[str, Any]) -> None:
+@dataclass(frozen=True)
+class Job:
+    """A network to train."""
+
+    identity: str
+    config: NetworkConfig
+    data: Summary
+    images: Any
+    """A reference to the prior part's images, and so on."""
+    labels: Any
+    received: str
+    """The hash that every worker must find its images and labels to have."""
+    placed: Placed
+    access: Access
+
+    @property
+    def num_steps(self) -> int:
+        """Of the whole training."""
+        recipe = self.config.recipe
+        return recipe.epochs * (len(self.config.splits(self.data).prior) // recipe.batch_size)
+
+
+def train(job: Job, alone: bool, report: Report) -> None:
+    """Train a network and store it, from the last checkpoint if there is one. `report` is told how far it is.
+
+    A `DivergenceError` if the loss is not finite any more, a `TrainingError` if Ray lost workers too often.
+    """
+    run = run_folder(job.identity)
+    begun = job.access(progress_of, run)
+    if begun.get("step") != job.num_steps:
+        if begun:
+            last, own = begun["starts"][-1], job.placed
+            before, now = (
+                workers_of(last["workers"], last["gpus_of_worker_0"]),
+                workers_of(own.workers, own.gpus_per_worker),
+            )
+            if before != now:
+                report({"says": f"Network {job.identity} was begun by {before} and goes on with {now}: its weights "
+                                "will not be those of an undisturbed training."})  # fmt: skip
+        start = job.access(next_start, run)
+        own = job.placed
+        if alone:
+            diverged = train_as(job, start, 0, 1, device_of(own.cpus_per_worker, 0), report)
+        else:
+            diverged = _in_group(job, start)
+        if diverged:
+            job.access(forget, run)
+            raise DivergenceError(diverged)
+    job.access(save_trained, run, job.config, job.data, job.received, job.placed, job.num_steps)
+
+
+def workers_of(workers: int, gpus: float) -> str:
+    """What trains a network."""
+    return f"{counted(workers, 'worker')} {f'with {math.ceil(gpus)} GPUs each' if gpus else 'without GPUs'}"
+
+
+def train_worker(given: dict[str, Any]) -> str:
     """What every worker of a group does on Ray Train."""
-    context = ray.train.get_context()
-    own = job["resources"]
+    job, context = given["job"], ray.train.get_context()
+    own = job.placed
     device = device_of(own.cpus_per_worker, own.gpus_per_worker, ray.train.torch.get_device)
-    train_as(job, context.get_world_rank(), context.get_world_size(), device)
+    return train_as(job, given["start"], context.get_world_rank(), context.get_world_size(), device, ray.train.report,
+                    lambda: ray.train.get_preemption_info() is not None)  # fmt: skip
 
 
-@ray.remote(max_retries=MAX_FAILURES)
-def train_alone(job: dict[str, Any]) -> None:
-    """What a single worker does; Ray starts it again if its process is lost."""
-    train_as(job, 0, 1, device_of(job["resources"].cpus_per_worker, job["resources"].gpus_per_worker))
+def train_as(
+    job: Job,
+    start: str,
+    worker: int,
+    num_workers: int,
+    device: torch.device,
+    report: Report,
+    is_leaving: Callable[[], bool] = lambda: False,
+) -> str:
+    """Build, resume from the last checkpoint if there is one, train, take checkpoints. Returns why it diverged, if so.
 
-
-def train_as(job: dict[str, Any], worker: int, num_workers: int, device: torch.device) -> None:
-    """Build, resume from the last checkpoint if there is one, train, take checkpoints."""
-    config, resources = NetworkConfig(**job["config"]), job["resources"]
+    `report` and `is_leaving` are called by all workers at the same steps, because on Ray Train each waits for all.
+    """
+    recipe = job.config.recipe
     torch.backends.cudnn.deterministic = True
     # Copied, because arrays in the object store are read-only, which torch does not know of.
-    images, labels = (torch.from_numpy(np.array(ray.get(job[key]))) for key in ("images", "labels"))
+    images, labels = (torch.from_numpy(np.array(ray.get(one))) for one in (job.images, job.labels))
     received = received_hash(images.numpy(), labels.numpy())
     channels, height, width = images.shape[1:]
-    model = build(config, (channels, height, width), job["num_classes"])
+    model = build(job.config, (channels, height, width), job.data.num_classes)
     model.prepare(images)
     batches = Batches(
-        images.to(device), labels.to(device), config.recipe.batch_size, config.recipe.augmentation, config.seed,
-        worker, num_workers,
+        images.to(device), labels.to(device), recipe.batch_size, recipe.augmentation, job.config.seed, worker,
+        num_workers,
     )  # fmt: skip
     model.to(device)
-    training = Training(DistributedDataParallel(model) if num_workers > 1 else model, config.recipe, batches)
+    training = Training(DistributedDataParallel(model) if num_workers > 1 else model, recipe, batches)
     starts: list[dict[str, Any]] = []
-    begun: Checkpoint | None = ray.get(job["desk"].newest_checkpoint.remote(job["run"]))
+    begun: Checkpoint | None = job.access(newest_checkpoint, run_folder(job.identity))
     if begun is not None:
         tensors, state = begun
         training.restore(tensors, state)
         starts = state["starts"]
     agree_on(training.step, num_workers)
     gpus = ray.get_runtime_context().get_accelerator_ids()["GPU"]
-    start = {"step": training.step, "workers": num_workers, "device": device.type, "gpus_of_worker_0": len(gpus)}
-    starts.append({**start, "precision": training.precision, "received": gathered(received, num_workers)})
+    here = {"step": training.step, "workers": num_workers, "device": device.type, "gpus_of_worker_0": len(gpus)}
+    starts.append({**here, "precision": training.precision, "received": gathered(received, num_workers)})
 
-    last_checkpoint = last_word = time.monotonic()
-    answer: Any = None
+    last_checkpoint = last_report = time.monotonic()
+    leaving = False
 
-    def checkpoint_is_due() -> bool:
-        """By the clock, or because a node is about to leave: the desk says so when it is posted to."""
-        nonlocal answer
-        if worker != 0:
-            return False
-        urged = False
-        if answer is not None and ray.wait([answer], timeout=0)[0]:
-            urged, answer = ray.get(answer), None
-        return urged or time.monotonic() - last_checkpoint >= resources.checkpoint_seconds
+    def wants_pause() -> bool:
+        """Asked of worker 0: time for a checkpoint, or to say how far it is. All workers hear the answer."""
+        now = time.monotonic()
+        every = job.placed.checkpoint_seconds
+        return worker == 0 and (now - last_checkpoint >= every or now - last_report >= REPORT_SECONDS)
 
     try:
-        for due in training.run(checkpoint_is_due):
-            if due or training.step == training.num_steps:
-                if worker == 0:  # the others wait for it in the next step
-                    snapshot = training.snapshot()
-                    state = {**snapshot.state, "starts": starts}
-                    ray.get(job["desk"].save_checkpoint.remote(job["start"], snapshot.tensors, state))
+        for pause in training.run(wants_pause):
+            ended = training.step == training.num_steps
+            if not (pause or ended):
+                continue
+            told, leaving = leaving, is_leaving()
+            due = time.monotonic() - last_checkpoint >= job.placed.checkpoint_seconds or leaving > told
+            if worker == 0 and (due or ended):  # the others wait for it in the next step
+                snapshot = training.snapshot()
+                job.access(save_checkpoint, start, snapshot.tensors, {**snapshot.state, "starts": starts})
                 last_checkpoint = time.monotonic()
-            ended = training.step % batches.steps == 0
-            if worker == 0 and (ended or time.monotonic() - last_word >= WORD_SECONDS):
-                answer = job["desk"].post.remote(job["run"], word_of(training))
-                last_word = time.monotonic()
+            report(progress(training))
+            last_report = time.monotonic()
     except DivergenceError as error:
         # Not raised: Ray would start again from the last checkpoint, only to come here again.
-        if worker == 0:
-            ray.get(job["desk"].post.remote(job["run"], {"diverged": str(error)}))
+        return str(error)
+    return ""
 
 
 def gathered(received: str, num_workers: int) -> list[str]:
@@ -137,7 +200,7 @@ def gathered(received: str, num_workers: int) -> list[str]:
 
 
 def agree_on(step: int, num_workers: int) -> None:
-    """All workers begin at the same step, or none: the last words of lost ones may have come in between."""
+    """All workers begin at the same step, or none: lost ones may have saved a checkpoint in between."""
     if num_workers > 1:
         steps: list[int | None] = [None] * num_workers
         dist.all_gather_object(steps, step)
@@ -145,16 +208,18 @@ def agree_on(step: int, num_workers: int) -> None:
             raise RuntimeError(f"The workers would begin at different steps ({steps}).")
 
 
-def word_of(training: Training) -> dict[str, Any]:
-    """How far training is, for those who watch."""
+def progress(training: Training) -> dict[str, Any]:
+    """How far training is: the current epoch so far."""
     row = training.curve[-1]
     return {
         "step": training.step,
         "num_steps": training.num_steps,
+        "epoch": row.epoch + 1,
         "epochs": training.recipe.epochs,
-        "batch_size": training.batches.batch_size,
+        "loss": row.mean_loss,
+        "accuracy": row.accuracy,
         "images_per_second": row.data / row.seconds,
-        "curve": curve_of(training.curve, training.batches.steps),
+        "seconds": sum(one.seconds for one in training.curve),
     }
 
 
@@ -192,129 +257,80 @@ def run_folder(identity: str) -> str:
     return f"training/{identity}"
 
 
-def train(
-    config: NetworkConfig,
-    dataset: Dataset,
-    store: Store,
-    resources: Resources,
-    desk: Any,
-    show: Callable[[Word], None] = lambda word: None,
-    say: Callable[[str], None] = lambda sentence: None,
+def forget(store: Store, run: str) -> None:
+    """Remove the checkpoints of a training."""
+    store.remove(run)
+
+
+def progress_of(store: Store, run: str) -> Mapping[str, Any]:
+    """The state of the newest checkpoint; empty if there is none."""
+    found = newest_checkpoint(store, run)
+    return {} if found is None else found[1]
+
+
+def save_trained(
+    store: Store, run: str, config: NetworkConfig, data: Summary, received: str, placed: Placed, num_steps: int
 ) -> None:
-    """Train the network of this configuration and store it, from the last checkpoint if there is one.
-
-    `show` gets the words that tell how far it is, `say` a sentence if another process is training it and we wait.
-    Several networks may be trained at a time, by threads.
-    """
-    splits = config.splits(dataset)
-    identity = network_id(config, splits.hash("prior"))
-    run = run_folder(identity)
-    with store.lock(run, "Another process is training this network", say):
-        if not store.exists(network_path(identity)):  # another process may just have finished it
-            check(config, dataset.summary, resources.workers)
-            resources = fitted(resources)
-            tensors, state = _train_on_ray(config, dataset, splits, store, resources, desk, show)
-            try:
-                require_received(state["starts"], dataset, splits)
-            except LeakError:
-                store.remove(run)  # or the next start would load it again
-                raise
-            save_network(store, config, dataset, *_outcome(tensors, state, resources))
-        store.remove(run)
-
-
-def _outcome(
-    tensors: dict[str, torch.Tensor], state: dict[str, Any], resources: Resources
-) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The weights, and what there is to say about the training."""
+    """The network of a training that is over; its checkpoints go."""
+    if store.exists(f"networks/{run.rpartition('/')[2]}"):
+        return  # another process was faster
+    found = newest_checkpoint(store, run)
+    if found is None or found[1]["step"] != num_steps:
+        raise TrainingError("Training ended early. Run the same command again to resume.")
+    tensors, state = found
+    try:
+        require_received(state["starts"], received)
+    except LeakError:
+        store.remove(run)  # or the next start would load it again
+        raise
     rows = [Epoch(**row) for row in state["curve"]]
-    return weights_of(tensors), {
-        **resources.model_dump(),
+    about = {
+        **placed.model_dump(),
         "starts": state["starts"],
         "steps": state["step"],
         "seconds": sum(row.seconds for row in rows),
         "curve": curve_of(rows, rows[-1].steps),
     }
+    save_network(store, config, data, weights_of(tensors), about)
+    store.remove(run)
 
 
-def _train_on_ray(
-    config: NetworkConfig,
-    dataset: Dataset,
-    splits: Splits,
-    store: Store,
-    resources: Resources,
-    desk: Any,
-    show: Callable[[Word], None],
-) -> Checkpoint:
-    """The last checkpoint of a finished run, which resumes from the newest one there is."""
-    num_steps = config.recipe.epochs * (len(splits.prior) // config.recipe.batch_size)
-    run = run_folder(network_id(config, splits.hash("prior")))
-    begun = newest_checkpoint(store, run)
-    if begun is not None and begun[1]["step"] == num_steps:
-        return begun
-    job = {
-        "config": config.model_dump(mode="json"),
-        "resources": resources,
-        "images": ray.put(dataset.images[splits.prior]),
-        "labels": ray.put(dataset.labels[splits.prior]),
-        "num_classes": dataset.num_classes,
-        "desk": desk,
-        "run": run,
-        "start": next_start(store, run),
-    }
-    work = _alone(job, resources) if resources.workers == 1 else _group(job, resources, run.replace("/", "-"))
-    try:
-        _, word = follow(work, desk, run, show)
-    except (ray.train.TrainingFailedError, ray.exceptions.RayTaskError, ray.exceptions.WorkerCrashedError) as error:
-        if (lost := store_error(error)) is not None:
-            raise lost from error
-        raise TrainingError(
-            f"Training failed on Ray ({clean_reason(error)}). Run the same command again to resume."
-        ) from error
-    if "diverged" in word:
-        store.remove(run)
-        raise DivergenceError(word["diverged"])
-    ended = newest_checkpoint(store, run)
-    if ended is None or ended[1]["step"] != num_steps:
-        raise TrainingError("Training ended early. Run the same command again to resume.")
-    return ended
-
-
-def _alone(job: dict[str, Any], resources: Resources) -> Callable[[], object]:
-    """One worker, as a plain task."""
-    task = train_alone.options(num_cpus=resources.cpus_per_worker, num_gpus=resources.gpus_per_worker)
-    return lambda: ray.get(task.remote(job))
-
-
-def _group(job: dict[str, Any], resources: Resources, name: str) -> Callable[[], object]:
-    """Several workers that average their gradients, on Ray Train."""
+def _in_group(job: Job, start: str) -> str:
+    """Workers that average their gradients, on Ray Train; a trial of Ray Tune is their driver."""
+    own = job.placed
     # NCCL wants a device for every worker.
-    nccl = workers_have_cuda(resources) and resources.gpus_per_worker >= 1
-    notes = tempfile.mkdtemp(prefix="ldaf_bench_train_")
+    nccl = own.gpus_per_worker >= 1 and workers_have_cuda(own.gpus_per_worker)
+    notes, reports = tempfile.mkdtemp(prefix="ldaf_bench_train_"), TuneReportCallback()
+    gpus = {"GPU": own.gpus_per_worker} if own.gpus_per_worker else {}
     trainer = TorchTrainer(
         train_worker,
-        train_loop_config=job,
+        train_loop_config={"job": job, "start": start},
         torch_config=OwnNetworkConfig(backend="nccl" if nccl else "gloo"),
         scaling_config=ScalingConfig(
-            num_workers=resources.workers,
-            use_gpu=resources.gpus_per_worker > 0,
-            resources_per_worker={"CPU": resources.cpus_per_worker}
-            | ({"GPU": resources.gpus_per_worker} if resources.gpus_per_worker else {}),
+            num_workers=own.workers,
+            use_gpu=own.gpus_per_worker > 0,
+            resources_per_worker={"CPU": own.cpus_per_worker, **gpus},
         ),
         run_config=RunConfig(
-            # Ray's own notes, which nobody reads.
-            name=name,
+            name=start.replace("/", "-"),
             storage_path=notes,
-            # Infeasible requests were refused before; a controller that fails is not tried for ever.
+            callbacks=[reports],
+            # A controller that fails is not tried for ever.
             failure_config=FailureConfig(max_failures=MAX_FAILURES, controller_failure_limit=MAX_FAILURES),
             logging_config=LoggingConfig(log_level="ERROR"),
         ),
     )
-
-    def run() -> None:
-        try:
-            trainer.fit()
-        finally:
-            shutil.rmtree(notes, ignore_errors=True)
-
-    return run
+    try:
+        ended = trainer.fit()
+        # What workers reported last comes before what the trial reports: Ray would wait for ever for one of the two.
+        while not reports._training_actor_item_queue.empty():
+            time.sleep(DRAIN_SECONDS)
+        time.sleep(DRAIN_SECONDS)
+        return str(ended.return_value or "")
+    except (ray.train.TrainingFailedError, ray.exceptions.RayTaskError, ray.exceptions.WorkerCrashedError) as error:
+        if (lost := store_error(error)) is not None:
+            raise lost from error
+        why = f"Training failed on Ray ({clean_reason(error)}). Run the same command again to resume."
+        raise TrainingError(why) from error
+    finally:
+        shutil.rmtree(notes, ignore_errors=True)

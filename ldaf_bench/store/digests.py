@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from numpy.lib.format import open_memmap
 
 from ldaf_bench.artifacts import ArtifactError, fingerprint, read_manifest, write_manifest
-from ldaf_bench.data.dataset import Dataset
+from ldaf_bench.data.dataset import Labels
 from ldaf_bench.data.splits import Indices, Part, Splits, hash_indices
 from ldaf_bench.methods.method import Data, Digest, Method
 from ldaf_bench.models.network import Network
@@ -60,11 +59,6 @@ class Digested:
         """As methods take it."""
         return Data(self.tensors, self.labels, network)
 
-    @cached_property
-    def num_bytes(self) -> int:
-        """Of all arrays."""
-        return sum(tensor.nbytes for tensor in self.tensors.values()) + self.labels.nbytes
-
 
 def chosen(splits: Splits, part: Part, at_most: int | None = None) -> Indices:
     """The points of a part, or at most so many of them, spread over it."""
@@ -86,7 +80,7 @@ def digest_path(key: DigestKey) -> str:
 
 
 def save_digest(
-    store: Store, key: DigestKey, dataset: Dataset, indices: Indices, shards: Iterable[tuple[int, Mapping[str, Any]]]
+    store: Store, key: DigestKey, labels: Labels, indices: Indices, shards: Iterable[tuple[int, Mapping[str, Any]]]
 ) -> None:
     """Write a digest, whole or not at all.
 
@@ -104,7 +98,7 @@ def save_digest(
                 arrays[name][begin : begin + len(result)] = result
         for array in arrays.values():
             array.flush()
-        np.save(directory / "labels.npy", dataset.labels[indices])
+        np.save(directory / "labels.npy", labels)
         np.save(directory / "indices.npy", indices)
         content = {**vars(key), "arrays": sorted(arrays), "num_data": len(indices)}
         write_manifest(directory, MANIFEST, {**content, "seconds": time.perf_counter() - begun})

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ldaf_bench.artifacts import ArtifactError, fingerprint, read_manifest, write_manifest
-from ldaf_bench.data.dataset import DataError, Dataset
+from ldaf_bench.data.dataset import DataError, Summary
 from ldaf_bench.data.splits import Seen
 from ldaf_bench.models.network import Network, NetworkConfig
 from ldaf_bench.provenance import provenance
@@ -47,10 +47,10 @@ def weights_hash(network: Network) -> str:
 
 
 def save_network(
-    store: Store, config: NetworkConfig, dataset: Dataset, weights: Mapping[str, Tensor], training: Mapping[str, Any]
+    store: Store, config: NetworkConfig, data: Summary, weights: Mapping[str, Tensor], training: Mapping[str, Any]
 ) -> str:
     """Write a network, whole or not at all; returns its key. `training` says where and how it was trained."""
-    splits = config.splits(dataset)
+    splits = config.splits(data)
     identity = network_id(config, splits.hash("prior"))
     for name, tensor in weights.items():
         require_finite(f"the weight {name}", tensor)
@@ -59,8 +59,8 @@ def save_network(
         content = {
             "network": identity,
             "config": config.model_dump(mode="json"),
-            "dataset": {"name": dataset.name, "sha256": dataset.sha256, "shape": list(dataset.images.shape[1:])},
-            "num_classes": dataset.num_classes,
+            "dataset": {"name": data.name, "sha256": data.sha256, "shape": list(data.shape[1:])},
+            "num_classes": data.num_classes,
             "splits": splits.describe(),
             "seen": Seen.of_prior(splits).to_json(),
             "training": dict(training),

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
 import re
-import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from ldaf_bench.artifacts import StoreError, no_space
 
@@ -29,24 +27,6 @@ HOPELESS = re.compile(
 )
 """What the store says when no waiting will help."""
 logger = logging.getLogger("ldaf_bench.store")
-_own_process, _at_once = threading.Event(), threading.Event()
-
-
-def command(main: Callable[[], int]) -> NoReturn:
-    """Run a command that has this process to itself, and end the process with its exit code."""
-    _own_process.set()
-    code = main()
-    if _at_once.is_set():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
-
-
-def end_at_once() -> bool:
-    """Let the command end without waiting for its threads, some of which hang or are busy; False if there is none."""
-    _at_once.set()
-    return _own_process.is_set()
 
 
 class Patience:
@@ -112,12 +92,7 @@ class Patience:
             if future.done():
                 raise
         self._late()
-        try:
-            return future.result(max(0.0, end - time.monotonic()))
-        except TimeoutError:
-            if not future.done():
-                end_at_once()
-            raise
+        return future.result(max(0.0, end - time.monotonic()))
 
     def _late(self) -> None:
         with self._lock:

@@ -13,7 +13,6 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +40,8 @@ from ldaf_bench.results.collect import (
 )
 from ldaf_bench.store.archive import unpack
 from ldaf_bench.store.ledger import looks_of, planned_when, read_ledger
-from ldaf_bench.store.patience import command
-from ldaf_bench.store.posteriors import StoredIntegration, integration_path, load_integration
-from ldaf_bench.store.store import Store, load_from, open_store
+from ldaf_bench.store.posteriors import StoredIntegration
+from ldaf_bench.store.store import Store, open_store
 from ldaf_bench.theory.integrate import INTEGRATORS, Integration
 from ldaf_bench.verify.checks import (
     VerifyError,
@@ -99,10 +97,7 @@ def check_integrations(
         if name not in estimates:
             check_posterior(planned.posterior, posterior, sources[digest])
             estimates[name] = estimate_risk(planned.posterior, posterior, sources[digest])
-        load_one = partial(load_integration, source=posteriors.content[digest])
-        stored = load_from(store, load_one, integration_path(planned.identity))
-        if stored.record["posterior"] != posterior.hash:
-            raise VerifyError(f"Integration {planned.identity} is of another posterior than the one there is.")
+        stored = posteriors.integration(planned)
         device = drawn_on(planned, stored)
         check_integration(planned, posterior, stored.integration, sources[digest], estimates[name], device, archived)
         found[planned.identity] = stored.integration
@@ -277,4 +272,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    command(main)
+    sys.exit(main())

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ldaf_bench.data.dataset import Dataset
-from ldaf_bench.data.splits import require_received, require_unseen
+from ldaf_bench.data.splits import received_hash, require_received, require_unseen
 from ldaf_bench.methods.method import Distribution, Method
 from ldaf_bench.models.network import Network
 from ldaf_bench.plan import DigestOf, PlannedIntegration, PlannedNetwork, PlannedPosterior
@@ -46,7 +46,9 @@ def check_network(planned: PlannedNetwork, network: Network, dataset: Dataset | 
     """The network is the planned one, saw no certificate and no test point, and its workers got the prior part."""
     require_unseen(network.seen, planned.splits)
     if dataset is not None:
-        require_received(network.record["training"]["starts"], dataset, planned.splits)
+        prior = planned.splits.prior
+        expected = received_hash(dataset.images[prior], dataset.labels[prior])
+        require_received(network.record["training"]["starts"], expected)
     name = f"Network {network.identity}"
     same = np.array_equal(network.seen.indices(), planned.splits.prior)
     _require(same, f"{name} saw other points than were planned.")

@@ -131,7 +131,7 @@ def _made_again(
             yield begin, {name: tensor.numpy() for name, tensor in tensors.items()}
 
     scratch = open_store(archive / "again")
-    save_digest(scratch, key, dataset, indices, shards())
+    save_digest(scratch, key, dataset.labels[indices], indices, shards())
     again = load_from(scratch, load_digest, digest_path(key))
     array, path = logits_array(planned.entry, again.tensors), archive / archived_logits(key)
     tensors = dict(again.tensors)

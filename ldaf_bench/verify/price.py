@@ -46,7 +46,8 @@ def recount(suite: Mapping[str, Any]) -> Price:
     )
     mean, stochastic, by_chance = set(), set(), set()
     every = list(_events(asked["bound"], asked["guess"]))
-    for name, axes in suite["methods"].items():
+    grids = [(name, axes) for name, first in suite["methods"].items() for axes in (first, *first.get("also", ()))]
+    for name, axes in grids:
         method = METHODS[name]
         heads = set(_points(method.head, axes))
         digests = set(_points(method.digest_axes, axes))

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.cluster.hosts import PROJECT, SWITCH, TOP, Host, plug_in_switch, run
-from tests.cluster.tables import same
+from tools.tables import same
 
 SUITE = Path(__file__).with_name("suite.yaml")
 BLOCK = re.search(

@@ -9,7 +9,12 @@ from ldaf_bench.report.style import THEME
 from tests.report import synthetic
 
 PLAN = {
-    "suite": {"name": "digits", "seed": [0, 1, 2]},
+    "suite": {
+        "name": "digits",
+        "seed": [0, 1, 2],
+        "data": {"dataset": "digits"},
+        "reference": [{"name": "elsewhere", "source": "A paper, Table 1", "certificate": 0.0636, "epsilon": 0.01}],
+    },
     "integrations": [f"integration{i}" for i in range(500)],
     "done": True,
 }

@@ -12,14 +12,15 @@ from ldaf_bench.artifacts import ArtifactError
 from ldaf_bench.data.splits import LeakError, Seen
 from ldaf_bench.methods import METHODS
 from ldaf_bench.plan import DigestOf
-from ldaf_bench.resources import Resources
+from ldaf_bench.resources import Placed
 from ldaf_bench.stages import digest as stage
-from ldaf_bench.stages.digest import digest, digest_images
-from ldaf_bench.store.digests import chosen, digest_key, digest_path, load_digest
+from ldaf_bench.stages.digest import Work, digest, digest_images
+from ldaf_bench.stages.networks import share
+from ldaf_bench.stages.writer import open_access
+from ldaf_bench.store.digests import chosen, digest_path, load_digest
 from ldaf_bench.store.store import open_store
 from tests.networks import Runner, config_for, digits_splits, plan_for, trained
 
-TWO = Resources(workers=2, cpus_per_worker=1)
 LDAF = "ldaf"
 
 
@@ -29,19 +30,27 @@ def networks(tmp_path_factory):
     return {name: trained(tmp_path_factory.mktemp(name), config_for(name)) for name in METHODS}
 
 
-def make(network, method, part, store, dataset=None, at_most=None):
+def make(network, method, part, store, dataset=None, at_most=None, alone=True):
     """Make a digest and say where it is."""
-    dataset, planned = dataset or digits_splits()[0], DigestOf(network.identity, method, "{}")
-    digest(planned, network, dataset, part, open_store(store), TWO, at_most)
-    return store / digest_path(digest_key(network, digits_splits()[1], method, "{}", part, at_most))
+    dataset = dataset or digits_splits()[0]
+    with open_access(open_store(store), joined=False) as access:
+        splits = network.config.splits(dataset)
+        parts = share(dataset, splits)
+        planned = DigestOf(network.identity, method, "{}")
+        work = Work(planned, network, splits, part, at_most, parts.images[part], parts.labels[part],
+                    Placed(workers=2), access)  # fmt: skip
+        told = []
+        digest(work, alone, told.append)
+    return store / digest_path(work.key)
 
 
+@pytest.mark.parametrize("alone", [True, False], ids=["here", "by tasks"])
 @pytest.mark.parametrize("method", METHODS)
-def test_shards_together_are_the_whole_in_order(cluster, networks, tmp_path, monkeypatch, method):
+def test_shards_together_are_the_whole_in_order(cluster, networks, tmp_path, monkeypatch, method, alone):
     monkeypatch.setattr(stage, "SHARD", 100)  # 359 test points: four shards, the last one smaller
     dataset, splits = digits_splits()
     network = networks[method]
-    digested = load_digest(make(network, method, "test", tmp_path))
+    digested = load_digest(make(network, method, "test", tmp_path, alone=alone))
     images = torch.from_numpy(dataset.images[splits.test])
     expected = digest_images(METHODS[method], METHODS[method].digest_axes(), network.model(), images)
     assert digested.tensors.keys() == expected.keys()
@@ -50,7 +59,6 @@ def test_shards_together_are_the_whole_in_order(cluster, networks, tmp_path, mon
     assert torch.equal(digested.labels, torch.from_numpy(dataset.labels[splits.test]))
     assert digested.record["points"] == splits.hash("test")
     assert (digested.record["num_data"], digested.record["method"]) == (359, method)
-    assert digested.num_bytes == sum(value.nbytes for value in expected.values()) + 359 * 8
 
 
 def test_some_points_are_spread_over_their_part(cluster, networks, tmp_path):
@@ -109,8 +117,11 @@ def test_a_network_is_not_digested_on_data_that_changed(cluster, networks, tmp_p
     dataset, _ = digits_splits()
     images = dataset.images.copy()
     images[0] += 1
+    other = dataclasses.replace(dataset, images=images)
     with pytest.raises(LeakError, match="other data"):
-        make(networks[LDAF], LDAF, "test", tmp_path, dataset=dataclasses.replace(dataset, images=images))
+        make(networks[LDAF], LDAF, "test", tmp_path, dataset=other)
+    with pytest.raises(LeakError, match="other data"):
+        share(other, digits_splits()[1])
 
 
 def test_a_digest_that_is_not_finite_is_refused(networks, monkeypatch):

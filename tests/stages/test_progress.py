@@ -14,16 +14,10 @@ IMAGES = 4000
 """That a network looks at: 40 steps of 100."""
 
 
-def row(epoch, whole):
+def word(step, epoch=0):
     return {
-        "epoch": epoch, "loss": 1.25, "accuracy": 0.5, "seconds": 61.0, "images_per_second": 200.0, "whole": whole,
-    }  # fmt: skip
-
-
-def word(step, epochs_done=0):
-    curve = [row(k, k < epochs_done) for k in range(epochs_done + 1)]
-    return {
-        "step": step, "num_steps": 40, "epochs": 4, "batch_size": 100, "images_per_second": 200.0, "curve": curve,
+        "step": step, "num_steps": 40, "epoch": epoch + 1, "epochs": 4, "images_per_second": 200.0, "loss": 1.25,
+        "accuracy": 0.5, "seconds": 61.0,
     }  # fmt: skip
 
 
@@ -79,7 +73,7 @@ def test_elsewhere_a_training_says_once_a_minute_how_far_it_is_also_in_its_first
 def test_a_network_that_is_trained_is_one_line():
     shown = Shown()
     shown.networks.show(2, word(40, 3))
-    shown.networks.ended(2, [row(0, True), row(1, True)])
+    shown.networks.show(2, {**word(40, 3), "trained": 2, "seconds": 122.0})
     assert shown.lines() == [
         "Network 2 of 3 is trained: 2 epochs, loss 1.250, accuracy 50.0%, 200 images/s, 2:02.",
     ]
@@ -98,6 +92,14 @@ def test_a_terminal_has_bars_with_all_there_is_to_say_and_no_line_a_minute(clock
     for part in ("15/40", "network 1/3, epoch 2/4", "loss 1.250", "accuracy 50.0%", "200 images/s", "ETA 0:12", "0/3"):
         assert part in text
     assert "done" not in text
+
+
+def test_what_a_trial_has_to_say_is_a_line_and_a_digest_a_row():
+    shown = Shown()
+    shown.networks.show(1, {"says": "It goes on."})
+    shown.networks.show(1, {"digest": "ldaf, test part", "shards": 3, "num_shards": 20})
+    assert shown.lines() == ["It goes on."]
+    assert set(shown.view.rows) == {"network 1"}
 
 
 def test_rows_end_with_what_they_are_about():

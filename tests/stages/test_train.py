@@ -3,7 +3,6 @@
 Starting Ray Train takes many seconds: two workers train only where two workers are the point.
 """
 
-import contextlib
 import os
 import re
 import signal
@@ -15,34 +14,32 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import ray
 import torch
 import yaml
 
 from ldaf_bench.data.splits import LeakError, received_hash
 from ldaf_bench.models.heads import LinearHead
-from ldaf_bench.models.training import DivergenceError
-from ldaf_bench.resources import Resources
-from ldaf_bench.stages import train as stage
-from ldaf_bench.stages.desk import open_desk
-from ldaf_bench.stages.session import ResourceError
-from ldaf_bench.stages.train import ConfigError, TrainingError, run_folder, train
+from ldaf_bench.resources import Placed
+from ldaf_bench.stages import networks as stage
+from ldaf_bench.stages import session, trials
+from ldaf_bench.stages.train import ConfigError, check, run_folder
 from ldaf_bench.store.networks import WEIGHTS, load_network, network_id, network_path
 from ldaf_bench.store.store import open_store
 from tests.networks import CONFIG, Runner, changed, digits_splits, plan_for, trained, training_of
-from tests.processes import workers_called
+from tools.processes import workers_called
 
 RECIPE = {"base": "tiny", "epochs": 12, "shift": 1, "batch_size": 63}
 """The global batch is not a multiple of two workers."""
+SHORT = {"base": "tiny", "epochs": 2}
 LONG = changed(head=LinearHead(), recipe={key: value for key, value in RECIPE.items() if key != "base"})
 STEPS = len(digits_splits()[1].prior) // 63
 """Of an epoch of it."""
-ONE = Resources(cpus_per_worker=1, checkpoint_seconds=0.3)
-TWO = Resources(workers=2, cpus_per_worker=1, checkpoint_seconds=0.3)
-AT_EVERY_STEP = {"checkpoint_seconds": 0}
+ONE = {"workers": 1, "cpus_per_worker": 1, "checkpoint_seconds": 0.3}
+TWO = {"workers": 2, "cpus_per_worker": 1, "checkpoint_seconds": 0.3}
+AT_EVERY_STEP = {"checkpoint_seconds": 0.0}
 """A checkpoint after every step: what is killed is far from its end."""
-GPUS = 0 if torch.cuda.is_available() else 1
-"""Imaginary ones: enough to see where workers are placed. Real ones would compute other bits."""
+ALONE, GROUP = "ImplicitFunc", "TrainWorker"
+"""What Ray calls the process of a trial of Ray Tune, and a worker of Ray Train."""
 PATIENCE = 300
 
 
@@ -50,15 +47,20 @@ def equal(one, other):
     return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
 
 
+def runner(store, recipe=RECIPE, train=ONE):
+    """Runs of a plan that needs one network with a linear head."""
+    return Runner(plan_for("deterministic", recipe, train=train), store)
+
+
+def train_on(store, recipe=RECIPE, train=ONE):
+    one = runner(store, recipe, train)
+    run = one()
+    assert not run.failures, run.failures
+    return load_network(store / network_path(one.plan.networks[0].identity))
+
+
 def identity_of(config):
     return network_id(config, digits_splits()[1].hash("prior"))
-
-
-def train_on(store, config=CONFIG, resources=ONE, say=print):
-    place = open_store(store)
-    with open_desk(place) if ray.is_initialized() else contextlib.nullcontext() as desk:
-        train(config, digits_splits()[0], place, resources, desk, say=say)
-    return load_network(store / network_path(identity_of(config)))
 
 
 def starts_of(network):
@@ -102,7 +104,7 @@ def no_leftovers(store):
     return not list(store.glob("training/*/"))
 
 
-# One worker: a plain task.
+# One worker: in the process of its trial.
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +117,8 @@ def plain():
 
 
 def test_a_lone_worker_that_is_killed_is_run_again_and_ends_at_the_same_weights(cluster, plain, tmp_path):
-    with Killer(tmp_path, "train_alone"):
-        network = train_on(tmp_path, LONG, ONE.model_copy(update=AT_EVERY_STEP))
+    with Killer(tmp_path, ALONE):
+        network = train_on(tmp_path, train=ONE | AT_EVERY_STEP)
     first, second = starts_of(network)
     assert first == 0 < second < LONG.recipe.epochs * STEPS
     assert equal(network.weights, plain)
@@ -127,31 +129,18 @@ def test_workers_lost_too_often_are_said_in_a_sentence_and_the_next_start_goes_o
     cluster, plain, tmp_path, monkeypatch
 ):
     with monkeypatch.context() as patch:
-        patch.setattr(stage, "train_alone", ray.remote(max_retries=0)(stage.train_alone._function))
-        says = r"Training failed on Ray \(.*\)\. Run the same command again to resume\.$"
-        with Killer(tmp_path, "train_alone"), pytest.raises(TrainingError, match=says) as failed:
-            train_on(tmp_path, LONG, ONE.model_copy(update=AT_EVERY_STEP))
-    assert "\n" not in str(failed.value)
+        patch.setattr(trials, "MAX_LOSSES", 0)
+        run = runner(tmp_path, train=ONE | AT_EVERY_STEP)
+        with Killer(tmp_path, ALONE):
+            failures = run().failures
+    (why,) = failures.values()
+    assert why.startswith("Lost 1 times: ")
+    assert "\n" not in why
     assert not (tmp_path / network_path(identity_of(LONG))).exists()
-    network = train_on(tmp_path, LONG)
+    network = train_on(tmp_path)
     first, second = starts_of(network)
     assert first == 0 < second < LONG.recipe.epochs * STEPS
     assert equal(network.weights, plain)
-    assert no_leftovers(tmp_path)
-
-
-def test_a_driver_that_dies_between_training_and_saving_trains_no_second_time(cluster, tmp_path, monkeypatch):
-    def die(*_):
-        raise KeyError("killed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(stage, "save_network", die)
-        with pytest.raises(KeyError, match="killed"):
-            train_on(tmp_path, resources=ONE.model_copy(update={"gpus_per_worker": GPUS}))
-    network = train_on(tmp_path)
-    # The second time, the last step was done already: no worker got as far as a checkpoint that says that it started.
-    (start,) = network.record["training"]["starts"]
-    assert (start["step"], start["workers"], start["gpus_of_worker_0"]) == (0, 1, GPUS)
     assert no_leftovers(tmp_path)
 
 
@@ -176,76 +165,63 @@ def test_one_worker_on_ray_is_the_plain_loop_and_a_damaged_network_is_trained_ag
 
 
 def test_a_network_whose_worker_received_other_data_than_the_prior_part_is_not_stored(cluster, tmp_path, monkeypatch):
-    dataset, _ = digits_splits()
+    share = stage.share
 
-    def leaking(value):
+    def leaking(dataset, splits):
         """One certificate point more than there should be."""
-        extra = dataset.images if value.ndim == 4 else dataset.labels
-        return put(np.concatenate([value, extra[digits_splits()[1].certificate[:1]]]))
+        extra = np.append(splits.prior, splits.certificate[:1])
+        found = share(dataset, splits)
+        put = stage.ray.put
+        images, labels = put(dataset.images[extra]), put(dataset.labels[extra])
+        return stage.Parts(splits, {**found.images, "prior": images}, {**found.labels, "prior": labels}, found.received)
 
-    put = ray.put
     with monkeypatch.context() as patch:
-        patch.setattr(stage.ray, "put", leaking)
+        patch.setattr(stage, "share", leaking)
         with pytest.raises(LeakError, match="received other data than the prior part"):
-            train_on(tmp_path)
-    assert not (tmp_path / network_path(identity_of(CONFIG))).exists()
+            train_on(tmp_path, SHORT)
+    assert not list(tmp_path.glob("networks/*"))
     # As the sentence says, it can be trained again.
-    assert starts_of(train_on(tmp_path)) == [0]
+    assert starts_of(train_on(tmp_path, SHORT)) == [0]
 
 
-def test_divergence_ends_the_run_with_a_sentence_and_leaves_nothing(cluster, tmp_path):
-    with pytest.raises(DivergenceError, match="lower the recipe's learning_rate"):
-        train_on(tmp_path, changed(recipe={"learning_rate": 1e30, "warmup": 0}))
+def test_a_network_that_diverges_costs_its_own_results_only_and_leaves_nothing(cluster, tmp_path):
+    run = runner(tmp_path, {"base": "tiny", "epochs": 1, "learning_rate": 1e30, "warmup": 0.0})
+    found = run()
+    assert found.sources == {}
+    assert found.failures.keys() == {run.digest.mean}
+    assert found.failures[run.digest.mean].startswith("DivergenceError: The loss is ")
+    assert "lower the recipe's learning_rate" in found.failures[run.digest.mean]
+    assert "failed: DivergenceError: The loss is" in run.output.getvalue()
     assert not [path for path in tmp_path.rglob("*") if path.suffix != ".lock" and path.is_file()]
 
 
-def test_a_network_that_diverges_costs_its_own_results_only(cluster, tmp_path):
-    plan = plan_for("deterministic", recipe={"base": "tiny", "epochs": 1, "learning_rate": 1e30, "warmup": 0.0})
-    runner = Runner(plan, tmp_path)
-    run = runner()
-    assert run.sources == {}
-    assert run.failures.keys() == {runner.digest.mean}
-    assert run.failures[runner.digest.mean].startswith("DivergenceError: The loss is ")
-    assert "failed: The loss is" in runner.output.getvalue()
-
-
 @pytest.mark.parametrize(
-    ("config", "says"),
+    ("config", "workers", "says"),
     [
-        (changed(recipe={"batch_size": 5000}), "lower batch_size"),
-        (changed(recipe={"shift": 8}), "lower shift"),
-        (changed(backbone="speednet"), "use tinynet"),
-        (changed(head=CONFIG.head.model_copy(update={"num_nodes": 5000})), "use sflow"),
+        (changed(recipe={"batch_size": 5000}), 1, "lower batch_size"),
+        (changed(recipe={"shift": 8}), 1, "lower shift"),
+        (changed(backbone="speednet"), 1, "use tinynet"),
+        (changed(head=CONFIG.head.model_copy(update={"num_nodes": 5000})), 1, "use sflow"),
+        (changed(recipe={"batch_size": 3}), 2, "raise batch_size"),
     ],
 )
-def test_what_no_worker_could_train_is_refused_before_anything_starts(tmp_path, config, says):
+def test_what_no_worker_could_train_is_refused_before_anything_starts(config, workers, says):
     with pytest.raises(ConfigError, match=says):
-        train_on(tmp_path, config)
-
-
-def test_a_batch_too_small_for_its_workers_is_refused_before_anything_starts(tmp_path):
-    with pytest.raises(ConfigError, match="raise batch_size"):
-        train_on(tmp_path, changed(recipe={"batch_size": 3}), TWO)
-
-
-def test_more_than_the_cluster_has_is_refused_at_once(cluster, tmp_path):
-    with pytest.raises(ResourceError, match="lower workers"):
-        train_on(tmp_path, changed(recipe={"batch_size": 1000}), Resources(workers=100, cpus_per_worker=1))
-    with pytest.raises(ResourceError, match="or gpus_per_worker"):
-        train_on(tmp_path, resources=Resources(gpus_per_worker=3))
+        check(config, digits_splits()[0].summary, workers)
 
 
 def test_a_network_that_another_process_trains_is_waited_for(cluster, tmp_path):
-    """The other one is a lock that opens once the network is there: nothing is trained here."""
-    store, said = open_store(tmp_path), []
+    store, run = open_store(tmp_path), runner(tmp_path, SHORT)
+    config = changed(head=LinearHead())
+    assert run.plan.networks[0].identity == identity_of(config)
     with ThreadPoolExecutor() as pool:
-        with store.lock(run_folder(identity_of(CONFIG)), ""):
-            found = pool.submit(train_on, tmp_path, CONFIG, ONE, said.append)
-            wait_for(lambda: said)
-            assert "Another process is training this network" in said[0]
-            trained(tmp_path, CONFIG)
+        with store.lock(run_folder(identity_of(config)), ""):
+            found = pool.submit(run)
+            wait_for(lambda: hasattr(run, "output") and "Another process is training" in run.output.getvalue())
+            trained(tmp_path, config)
             assert not found.done()
-        assert found.result().record["training"] == {}
+        (source,) = found.result().sources.values()
+    assert source.network.record["training"] == {}
 
 
 # Two workers: Ray Train.
@@ -254,21 +230,21 @@ def test_a_network_that_another_process_trains_is_waited_for(cluster, tmp_path):
 @pytest.fixture(scope="module")
 def undisturbed(cluster, tmp_path_factory):
     """A run on two workers that nothing happened to."""
-    return train_on(tmp_path_factory.mktemp("undisturbed"), LONG, TWO.model_copy(update={"gpus_per_worker": GPUS}))
+    return train_on(tmp_path_factory.mktemp("undisturbed"), train=TWO)
 
 
-def test_workers_are_placed_on_gpus_and_train_without_cuda_where_there_is_none(undisturbed, plain):
+def test_every_worker_of_a_group_receives_the_prior_part_and_normalizes_its_own_share(undisturbed, plain):
     (start,) = undisturbed.record["training"]["starts"]
-    assert (start["step"], start["workers"], start["device"], start["gpus_of_worker_0"]) == (0, 2, "cpu", GPUS)
+    assert (start["step"], start["workers"], start["device"]) == (0, 2, "cpu")
     dataset, splits = digits_splits()
     assert start["received"] == [received_hash(dataset.images[splits.prior], dataset.labels[splits.prior])] * 2
-    # Each worker normalizes its own part of a batch.
     assert not equal(undisturbed.weights, plain)
+    assert undisturbed.record["training"]["workers"] == 2
 
 
 def test_one_of_two_workers_killed_in_the_middle_of_an_epoch_changes_nothing(undisturbed, tmp_path):
-    with Killer(tmp_path, "TrainWorker"):
-        network = train_on(tmp_path, LONG, TWO.model_copy(update=AT_EVERY_STEP))
+    with Killer(tmp_path, GROUP):
+        network = train_on(tmp_path, train=TWO | AT_EVERY_STEP)
     first, second = starts_of(network)
     assert first == 0 < second < LONG.recipe.epochs * STEPS
     assert equal(network.weights, undisturbed.weights)
@@ -279,7 +255,7 @@ def test_a_driver_killed_and_two_stopped_and_then_another_end_at_the_same_weight
     file, store, output = tmp_path / "suite.yaml", tmp_path / "store", tmp_path / "output"
     command = [sys.executable, "-m", "ldaf_bench.run", str(file), "--store", str(store), "--results", str(tmp_path)]
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
-    suite = plan_for("deterministic", RECIPE, train={**TWO.model_dump(), **AT_EVERY_STEP}).suite
+    suite = plan_for("deterministic", RECIPE, train=TWO | AT_EVERY_STEP).suite
     file.write_text(yaml.safe_dump(suite.model_dump(mode="json")))
 
     def start_and_send(number, signal_):
@@ -299,8 +275,49 @@ def test_a_driver_killed_and_two_stopped_and_then_another_end_at_the_same_weight
         assert start_and_send(number, stop) == 130, output.read_text()
         assert output.read_text().rstrip().endswith("Stopped. Run the same command again to resume.")
     assert not (store / network_path(identity_of(LONG))).exists()
-    network = train_on(store, LONG, TWO)
+    network = train_on(store, train=TWO)
     first, second, third, fourth = starts_of(network)
     assert first == 0 < second < third < fourth < LONG.recipe.epochs * STEPS
     assert equal(network.weights, undisturbed.weights)
     assert no_leftovers(store)
+
+
+def test_a_training_that_goes_on_with_other_workers_says_so(cluster, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(trials, "MAX_LOSSES", 0)
+        with Killer(tmp_path, ALONE):
+            assert runner(tmp_path, train=ONE | AT_EVERY_STEP)().failures
+    again = runner(tmp_path, train=TWO)
+    assert not again().failures
+    assert "was begun by 1 worker and goes on with 2 workers: its weights will not be" in again.output.getvalue()
+
+
+def test_imaginary_gpus_are_given_to_workers_and_auto_uses_all_of_them(tmp_path):
+    """In a process of its own, with a Ray of four GPUs that nobody has: workers are placed on them, on their cores."""
+    script = f"""
+import json
+from pathlib import Path
+from ldaf_bench.stages.session import nodes, ray_session
+from ldaf_bench.pipeline import placement_on
+from tests.networks import plan_for
+from tests.stages.test_train import runner, train_on
+if __name__ == "__main__":
+    with ray_session(num_cpus=4, num_gpus=4):
+        plan = plan_for("deterministic", {{"base": "tiny", "epochs": 1, "batch_size": 64}})
+        print(placement_on(nodes(), plan).train.model_dump_json())
+        network = train_on(Path({str(tmp_path)!r}), {{"base": "tiny", "epochs": 1, "batch_size": 66}}, {{}})
+        print(json.dumps(network.record["training"]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr[-3000:]
+    planned, record = (yaml.safe_load(line) for line in done.stdout.splitlines()[-2:])
+    assert (planned["workers"], planned["gpus_per_worker"]) == (4, 1)
+    assert record["workers"] == 3  # of 66 images, four workers would not get the same number
+    (start,) = record["starts"]
+    if not torch.cuda.is_available():
+        assert (start["workers"], start["gpus_of_worker_0"], start["device"]) == (3, 1, "cpu")
+
+
+def test_a_driver_place_is_a_resource_of_this_machine(cluster):
+    assert session.driver_place().startswith("node:")
+    assert isinstance(Placed(), Placed)

@@ -25,7 +25,7 @@ def save(store, config):
     model = build(config, (1, 8, 8), 10)
     model.prepare(torch.from_numpy(dataset.images[splits.prior]))
     weights = {name: value.contiguous() for name, value in model.state_dict().items()}
-    key = save_network(Folder(store), config, dataset, weights, {"curve": [], "seconds": 1.0})
+    key = save_network(Folder(store), config, dataset.summary, weights, {"curve": [], "seconds": 1.0})
     return store / key, model.eval()
 
 
@@ -103,7 +103,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     weights = {name: value.contiguous() for name, value in build(CONFIG, (1, 8, 8), 10).state_dict().items()}
     weights["head.linear.bias"][3] = math.nan
     with pytest.raises(ValueError, match=r"head\.linear\.bias must be finite"):
-        save_network(Folder(tmp_path), CONFIG, dataset, weights, {})
+        save_network(Folder(tmp_path), CONFIG, dataset.summary, weights, {})
     assert not list(tmp_path.rglob("*.safetensors"))
 
 

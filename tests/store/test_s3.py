@@ -72,9 +72,7 @@ def elsewhere(weed, tmp_path, monkeypatch):
 
 
 def test_the_tables_are_those_of_a_folder_whatever_the_server_did(finished, outage, elsewhere, weed):
-    out, err = outage
-    assert "does not answer; trying again for up to 120 s." in err
-    assert "answers again." in err
+    out, _ = outage
     assert "Written to s3://bench/results/small" in out
     for name in ("results", "curves"):
         filesystem, path = FileSystem.from_uri(weed.uri(f"results/small/{name}.parquet"))

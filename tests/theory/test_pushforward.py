@@ -6,13 +6,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ldaf_bench.selfcheck import TOLERANCE, errors, kronecker_part, read
 from ldaf_bench.theory.flows import FLOWS, forward
 from ldaf_bench.theory.gaussian import DiagonalRankOne
 from ldaf_bench.theory.logits import flow_draw
 from ldaf_bench.theory.pushforward import cholesky, class_factor, covariance, logit_factor, push
 from tests import reference
 from tests.cases import classes, gaussian, ground_truth, nodes, normal, parameter, rng, seeds
+from tools.selfcheck import TOLERANCE, errors, kronecker_part, read
 
 every_flow = pytest.mark.parametrize("flow", FLOWS)
 

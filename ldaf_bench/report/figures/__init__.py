@@ -17,7 +17,7 @@ from ldaf_bench.report.figures.integration import EACH, plot_convergence, plot_c
 from ldaf_bench.report.figures.progress import plot_fit, plot_time, plot_training
 from ldaf_bench.report.figures.risks import calibration, compared, plot_calibration, plot_comparison
 from ldaf_bench.report.names import Held, column
-from ldaf_bench.report.records import Records
+from ldaf_bench.report.records import Records, published
 
 SPREAD = "Bars are standard deviations over seeds."
 """A sentence of the captions below, which is not true of a single seed."""
@@ -39,8 +39,9 @@ FIGURES: dict[str, Plot] = {
     "comparison": Plot(
         "Risks and certificates",
         "Test errors, and certificates of each classifier by bound. If there are very many: at the first ε, and "
-        "of bounds that follow from one inequality the smallest, which costs no confidence. " + SPREAD,
-        lambda r: plot_comparison(r.results),
+        "of bounds that follow from one inequality the smallest, which costs no confidence. A vertical line is "
+        "a certificate that was published elsewhere. " + SPREAD,
+        lambda r: plot_comparison(r.results, published(r.plans)),
         lambda r: comparison(r.results)[1],
         lambda r: compared(r.results),
     ),

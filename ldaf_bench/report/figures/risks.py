@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ldaf_bench.report import style
@@ -24,6 +25,8 @@ LONGEST = 32
 """Characters of a quantity that stay on one line."""
 
 
+STROKES: tuple[Literal[":", "--", "-."], ...] = (":", "--", "-.")
+"""Of lines at published certificates."""
 MOST_MARKS = 40
 """Of a comparison that shows everything. Beyond, it shows the first ε, and the smallest bound of each inequality. The
 table has all of them."""
@@ -43,8 +46,10 @@ def compared(results: pd.DataFrame) -> pd.DataFrame:
 
 
 @style.styled
-def plot_comparison(results: pd.DataFrame) -> Figure | None:
+def plot_comparison(results: pd.DataFrame, published: pd.DataFrame | None = None) -> Figure | None:
     """Test errors, certificates by bound and held-out bounds, for each data set and arm; mean and sd over seeds.
+
+    Published certificates are lines across the panels of their data set.
 
     Suites share a panel while there are colours enough to tell their arms apart.
     """
@@ -68,14 +73,23 @@ def plot_comparison(results: pd.DataFrame) -> Figure | None:
     )
     levels = [level for level in frame["_level"].unique() if level]
     paints = _paints(frame, arms(results))
+    drawn: set[tuple[str, Literal[":", "--", "-."]]] = set()
     for ax, (title, part) in zip(axes[:, 0], panels.items(), strict=True):
         _dots(ax, part, levels, paints)
         ax.set_title(title)
+        if published is not None:
+            own = published[published["dataset"].isin(part["dataset"]) & published["certificate"].notna()]
+            for number, row in enumerate(own.to_dict("records")):
+                stroke = STROKES[number % len(STROKES)]
+                ax.axvline(row["certificate"], color=style.INK, linewidth=1, linestyle=stroke, zorder=1)
+                drawn.add((row["name"], stroke))
     axes[-1, 0].set_xlabel("risk")
     handles = [style.key(arm, (paint, "o")) for arm, paint in paints.items()]
     for level in levels:
         fill = "none" if level.startswith(ESTIMATE) else "full"
         handles.append(style.key(level, (style.NEUTRAL, _shape(level, levels)), fill=fill))
+    handles += [Line2D([], [], color=style.INK, linewidth=1, linestyle=stroke, label=label(name, 40))
+                for name, stroke in sorted(drawn)]  # fmt: skip
     style.legend(new, handles, 3)
     return new
 

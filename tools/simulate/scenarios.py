@@ -1,6 +1,6 @@
 """What is certified in a world with known risk, each by a real plan, real integrations and real certificates.
 
-A scenario draws fresh data, divides them by the plan's own split and yields `Certifiable` classifiers, each with its
+A scenario draws fresh data, divides them by the plan's own split and yields classifiers, each with its
 true risk in the column `truth`.
 """
 
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +30,18 @@ from ldaf_bench.models.stochastic import StochasticClassifier
 from ldaf_bench.plan import Plan, make_plan
 from ldaf_bench.results.certificates import Certifiable
 from ldaf_bench.sections import Spec
-from ldaf_bench.simulate.world import (
+from ldaf_bench.suite import Suite
+from ldaf_bench.theory.bounds import BOUNDS, CHERNOFF, KL_EXACT, QUAD, SPLIT_KL, TEST_SET, Bound, Classifier
+from ldaf_bench.theory.covariances import initial_covariance
+from ldaf_bench.theory.integrate import INTEGRATORS, Integration, Integrator, Problem, integrate
+from ldaf_bench.theory.integrate.bonferroni import BONFERRONI
+from ldaf_bench.theory.integrate.sampling import MC, ONE_DRAW, QMC, SHARED_MC
+from ldaf_bench.theory.layer import Layer, layer_draw
+from ldaf_bench.theory.logits import flow_draw, problem
+from ldaf_bench.theory.posterior import FitSettings, fit
+from ldaf_bench.theory.seeds import named_seed
+from ldaf_bench.verify import dense
+from tools.simulate.world import (
     CLASSES,
     COORDINATES,
     DIMENSION,
@@ -44,17 +55,6 @@ from ldaf_bench.simulate.world import (
     train,
     untrained,
 )
-from ldaf_bench.suite import Suite
-from ldaf_bench.theory.bounds import BOUNDS, CHERNOFF, KL_EXACT, QUAD, SPLIT_KL, TEST_SET, Bound, Classifier
-from ldaf_bench.theory.covariances import initial_covariance
-from ldaf_bench.theory.integrate import INTEGRATORS, Integration, Integrator, Problem, integrate
-from ldaf_bench.theory.integrate.bonferroni import BONFERRONI
-from ldaf_bench.theory.integrate.sampling import MC, ONE_DRAW, QMC, SHARED_MC
-from ldaf_bench.theory.layer import Layer, layer_draw
-from ldaf_bench.theory.logits import flow_draw, problem
-from ldaf_bench.theory.posterior import FitSettings, fit
-from ldaf_bench.theory.seeds import named_seed
-from ldaf_bench.verify import dense
 
 LEARNABLE, NOISY = 0.2, 0.5
 """Shares of random labels."""
@@ -71,7 +71,7 @@ COIN = 0.01001
 class Scenario:
     """A suite for data of a given size, and how its classifiers come about."""
 
-    classifiers: Callable[[Scenario, int, bool], list[Certifiable]]
+    classifiers: Callable[[Scenario, int, bool], list[Made]]
     """(scenario, seed, whether networks are trained on the certificate part) → what is certified."""
     num_certificate: int
     bounds: tuple[Bound, ...]
@@ -139,7 +139,7 @@ def _integrated(
     mean: tuple[Tensor, float],
     fitted: Callable[[bool], Fitted],
     integrals: Callable[[Any], Problem],
-) -> list[Certifiable]:
+) -> list[Made]:
     """All integrations of the plan and the mean classifier, of which its mistakes and its true error are given.
 
     `fitted` makes the posterior, or the prior itself.
@@ -155,13 +155,13 @@ def _integrated(
         integration = integrate(planned.integrator, integrals(distribution), num_points=points, seed=seed)
         kind = planned.posterior.classifier
         one = _certifiable(kind, planned.integrator, integration, kl, truth, planned.posterior.identity)
-        found.append(one._replace(mistakes=mistakes))
+        found.append(one._replace(one=one.one._replace(mistakes=mistakes)))
     if scenario.plan.means:
         found.append(_certifiable("mean", None, Integration(mistakes.double()), 0.0, true_error))
     return found
 
 
-def trained(scenario: Scenario, seed: int, leak: bool) -> list[Certifiable]:
+def trained(scenario: Scenario, seed: int, leak: bool) -> list[Made]:
     """The whole way of LDAF: a network trained on the prior part, prior and posterior, and the mean classifier."""
     world = scenario.world
     sample, data = _drawn(scenario, seed)
@@ -187,7 +187,7 @@ def _drawn(scenario: Scenario, seed: int) -> tuple[Data, Data]:
     return sample, sample.part(scenario.plan.networks[0].splits.certificate)
 
 
-def layer(scenario: Scenario, seed: int, leak: bool) -> list[Certifiable]:
+def layer(scenario: Scenario, seed: int, leak: bool) -> list[Made]:
     """A Gaussian last layer, mean and scales fitted."""
     world, (sample, data) = scenario.world, _drawn(scenario, seed)
     network = LinearNetwork(world, sample.part(scenario.plan.networks[0].splits.prior), scenario.train_steps, seed)
@@ -207,7 +207,7 @@ def layer(scenario: Scenario, seed: int, leak: bool) -> list[Certifiable]:
     return _integrated(scenario, seed, mean, fitted, lambda one: problem(cache, one, data.labels, draw))
 
 
-def weights(scenario: Scenario, seed: int, leak: bool) -> list[Certifiable]:
+def weights(scenario: Scenario, seed: int, leak: bool) -> list[Made]:
     """A network whose weights are drawn; with one linear layer, its true risk is that of a Gaussian last layer."""
     world, (sample, data) = scenario.world, _drawn(scenario, seed)
     network = LinearNetwork(world, sample.part(scenario.plan.networks[0].splits.prior), scenario.train_steps, seed)
@@ -231,13 +231,19 @@ def weights(scenario: Scenario, seed: int, leak: bool) -> list[Certifiable]:
     return _integrated(scenario, seed, mean, fitted, lambda one: pbb.problem(Spec(), one, seen))
 
 
+class Made(NamedTuple):
+    """A classifier of a scenario, and what is known of it."""
+
+    one: Certifiable
+    columns: Mapping[str, Any]
+
+
 def _certifiable(
     kind: Classifier, integrator: str | None, integration: Integration, kl: float, truth: float, setting: str = ""
-) -> Certifiable:
+) -> Made:
     columns = {"setting": setting, "classifier": kind, "integrator": integrator, "truth": truth}
     columns["risk"] = float(integration.value)
-    certified = integrator is None or INTEGRATORS[integrator].certifies
-    return Certifiable(kind, integrator, (integration,), None, kl, len(integration.per_datum), certified, columns)
+    return Made(Certifiable(kind, integrator, (integration,), None, kl, len(integration.per_datum)), columns)
 
 
 @cache
@@ -252,7 +258,7 @@ def _hopeless(number: int) -> tuple[SmallNetwork, Tensor, float]:
     return network, torch.stack(values, -1), network.true_risk(world, gaussian)
 
 
-def hopeless(scenario: Scenario, seed: int, leak: bool) -> list[Certifiable]:
+def hopeless(scenario: Scenario, seed: int, leak: bool) -> list[Made]:
     """Untrained networks, which only luck tells apart, one for each seed of the suite."""
     _, data = _drawn(scenario, seed)
     first = 0 if scenario.num_seeds > 1 else seed % 50
@@ -268,7 +274,7 @@ def hopeless(scenario: Scenario, seed: int, leak: bool) -> list[Certifiable]:
 HYPOTHESES = 500
 
 
-def luckiest(scenario: Scenario, seed: int, leak: bool) -> list[Certifiable]:
+def luckiest(scenario: Scenario, seed: int, leak: bool) -> list[Made]:
     """A prior that draws one of many untrained networks, and a posterior that takes the luckiest: KL = ln(number)."""
     _, data = _drawn(scenario, seed)
     risks = torch.stack([_hopeless(number)[1][data.chosen, data.labels] for number in range(HYPOTHESES)])
@@ -278,7 +284,7 @@ def luckiest(scenario: Scenario, seed: int, leak: bool) -> list[Certifiable]:
     return [_certifiable("posterior", BONFERRONI.name, integration, kl, truth)]
 
 
-def coin(scenario: Scenario, seed: int, leak: bool) -> list[Certifiable]:
+def coin(scenario: Scenario, seed: int, leak: bool) -> list[Made]:
     """A fixed classifier with a known risk and so many data that the last printed digit matters."""
     size = scenario.num_certificate
     count = np.random.default_rng(named_seed("simulate", "coin", seed)).binomial(size, COIN)

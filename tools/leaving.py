@@ -1,8 +1,9 @@
-"""Machines that go away with notice, and a head that is started again: `python -m tests.leaving FOLDER`.
+"""Machines that go away with notice, and a head that is started again: `python -m tools.leaving FOLDER`.
 
 A training takes no checkpoint by the clock here. A node that is told to leave takes one; when it is gone, another node
 goes on from it. Then the head is killed with all that runs on it. A new one is started, the same command is given once
-more, and goes on as well. The weights are those of an undisturbed training.
+more, and goes on as well. The weights are those of an undisturbed training. There are two workers, because Ray Train
+tells groups that their node leaves.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ PATIENCE = 180
 SUITE = {
     "suite": "leaving",
     "data": {"dataset": "digits", "certificate": 0.5},
-    "networks": {"backbone": "tinynet", "recipe": {"base": "tiny", "epochs": 400}},
+    "networks": {"backbone": "tinynet", "recipe": {"base": "tiny", "epochs": 1500}},
     "methods": {"deterministic": {}},
     "certificates": {"bound": "test_set"},
-    "resources": {"train": {"cpus_per_worker": 1, "checkpoint_seconds": 3600.0}, "digest": {"cpus_per_worker": 1}},
+    "resources": {
+        "train": {"workers": 2, "cpus_per_worker": 1, "checkpoint_seconds": 3600.0},
+        "digest": {"cpus_per_worker": 1},
+    },
 }
 
 
@@ -50,7 +54,7 @@ class Story:
     def begin(self) -> None:
         """A new head with a node, and the command."""
         self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-        self.node = self.cluster.add_node(num_cpus=1)
+        self.node = self.cluster.add_node(num_cpus=2)
         places = ["--store", str(self.folder / "store"), "--results", str(self.folder / "results")]
         command = ["-m", "ldaf_bench.run", str(self.folder / "suite.yaml"), "--address", self.cluster.address, *places]
         with (self.folder / "log").open("ab") as log:
@@ -61,9 +65,9 @@ class Story:
         return sorted(path.parent.name for path in self.folder.glob("store/**/training.json"))
 
     def under_way(self) -> bool:
-        """Whether the newest start trains: it has begun, and some time has passed."""
+        """Whether the newest start trains: it has begun, and Ray Train has had the time to start its workers."""
         begun = sorted(self.folder.glob("store/**/begun.json"), key=lambda path: path.stat().st_mtime)
-        return bool(begun) and time.time() - begun[-1].stat().st_mtime > 8
+        return bool(begun) and time.time() - begun[-1].stat().st_mtime > 20
 
     def node_leaves(self) -> None:
         """With notice; another one comes when it is gone."""
@@ -74,7 +78,7 @@ class Story:
         subprocess.run([ray, "drain-node", *told, *why], check=True, stdout=subprocess.DEVNULL)
         until(lambda: self.checkpoints() != before)
         self.cluster.remove_node(self.node, allow_graceful=False)
-        self.node = self.cluster.add_node(num_cpus=1)
+        self.node = self.cluster.add_node(num_cpus=2)
 
     def head_is_lost(self) -> None:
         """With the driver and all nodes; a new head takes its place."""

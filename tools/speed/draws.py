@@ -13,12 +13,12 @@ import torch
 from ldaf_bench.models.classifier import Classifier
 from ldaf_bench.models.heads import LinearHead
 from ldaf_bench.models.stochastic import StochasticClassifier
-from ldaf_bench.speed.cases import make_case
-from ldaf_bench.speed.measure import Row, Sizes, Stopwatch
 from ldaf_bench.theory.integrate import integrate
 from ldaf_bench.theory.integrate.sampling import MC
 from ldaf_bench.theory.logits import problem
 from ldaf_bench.theory.seeds import named_generator
+from tools.speed.cases import make_case
+from tools.speed.measure import Row, Sizes, Stopwatch
 
 SAMPLES = 10
 """q of fresh weights: N = m·q."""

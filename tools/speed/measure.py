@@ -14,7 +14,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ldaf_bench.speed.cases import (
+from ldaf_bench.theory.integrate import INTEGRATORS, Integrator, Problem, evaluate, integrate, sobol_normals
+from ldaf_bench.theory.integrate.bonferroni import BONFERRONI
+from ldaf_bench.theory.integrate.conditional import CONDITIONAL
+from ldaf_bench.theory.integrate.sampling import MC, QMC, mc
+from ldaf_bench.theory.logits import flow_draw, problem
+from ldaf_bench.theory.posterior import FitSettings, fit
+from tools.speed.cases import (
     Case,
     forward_all,
     generate_normals,
@@ -23,12 +29,6 @@ from ldaf_bench.speed.cases import (
     plain_risk,
     stored_epoch,
 )
-from ldaf_bench.theory.integrate import INTEGRATORS, Integrator, Problem, evaluate, integrate, sobol_normals
-from ldaf_bench.theory.integrate.bonferroni import BONFERRONI
-from ldaf_bench.theory.integrate.conditional import CONDITIONAL
-from ldaf_bench.theory.integrate.sampling import MC, QMC, mc
-from ldaf_bench.theory.logits import flow_draw, problem
-from ldaf_bench.theory.posterior import FitSettings, fit
 
 QUOTED_SECONDS = 0.55 / 100
 """What a public implementation needs per datum for one risk at 10,000 Sobol points on two such cores."""

@@ -1,4 +1,4 @@
-"""How fast, and how does it grow? `python -m ldaf_bench.speed [--device cuda] [--out FILE.parquet]`
+"""How fast, and how does it grow? `python -m tools.speed [--device cuda] [--out FILE.parquet]`
 
 Every figure is a ratio of two things measured one after the other in the same run, because seconds differ between
 machines and hours. Run it on an otherwise idle machine. Exit code 1 if a target is missed.
@@ -24,11 +24,11 @@ from rich.table import Table
 
 from ldaf_bench import __version__
 from ldaf_bench.artifacts import whole_file
-from ldaf_bench.speed.draws import draws
-from ldaf_bench.speed.measure import QUICK, Row, Sizes, growth, memory, ratios, slopes
-from ldaf_bench.speed.scale import scale, side_by_side
-from ldaf_bench.speed.sweep import overhead
-from ldaf_bench.speed.training import training
+from tools.speed.draws import draws
+from tools.speed.measure import QUICK, Row, Sizes, growth, memory, ratios, slopes
+from tools.speed.scale import scale, side_by_side
+from tools.speed.sweep import overhead
+from tools.speed.training import training
 
 # With Ray last: for a while after a Ray of our own has ended, its processes are still busy ending.
 PARTS = {ratios: 2, memory: 1, growth: 2, draws: 1, overhead: 1, side_by_side: 1, training: 5, scale: 15}
@@ -80,7 +80,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, show and write; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m ldaf_bench.speed", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m tools.speed", description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, … (default: cpu)")
     parser.add_argument("--only", choices=[part.__name__ for part in PARTS], help="one part of it")
     parser.add_argument(

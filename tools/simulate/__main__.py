@@ -1,4 +1,4 @@
-r"""Do the certificates hold? `python -m ldaf_bench.simulate [--repeats 2000]`
+r"""Do the certificates hold? `python -m tools.simulate [--repeats 2000]`
 
 Small worlds whose true risk is known. Every repeat draws fresh data and goes the whole way with the package's own plan,
 split, fit, integrations and certificates. The true risk comes from other code: dense matrix exponentials and Owen's T
@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from ldaf_bench.simulate.chains import CHAINS, Claim, run_chain
 from ldaf_bench.theory.seeds import named_seed
+from tools.simulate.chains import CHAINS, Claim, run_chain
 
 
 class Tally(NamedTuple):
@@ -67,7 +67,7 @@ def tally(name: str, outcomes: Sequence[Sequence[Claim]]) -> list[Tally]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all chains over all cores; exit code 0 if everything is as it ought to be, 1 otherwise."""
-    parser = argparse.ArgumentParser(prog="python -m ldaf_bench.simulate", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m tools.simulate", description=__doc__.split("\n")[0])
     parser.add_argument(
         "--repeats",
         type=int,

@@ -6,7 +6,7 @@ import math
 import multiprocessing
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
@@ -18,13 +18,14 @@ from ldaf_bench.data.dataset import Dataset
 from ldaf_bench.models.heads import FlowHead, HeadSpec, LinearHead
 from ldaf_bench.models.network import NetworkConfig, build
 from ldaf_bench.models.training import Training
-from ldaf_bench.resources import Resources
-from ldaf_bench.speed.measure import Row, Sizes, Stopwatch
-from ldaf_bench.stages.desk import open_desk
-from ldaf_bench.stages.session import ray_session
-from ldaf_bench.stages.train import train
+from ldaf_bench.plan import PlannedNetwork
+from ldaf_bench.resources import Resources, TrainResources
+from ldaf_bench.stages.networks import make_networks
+from ldaf_bench.stages.session import nodes, place, ray_session
+from ldaf_bench.stages.writer import open_access
 from ldaf_bench.store.networks import load_network, network_id, network_path
-from ldaf_bench.store.store import load_from, open_store
+from ldaf_bench.store.store import Store, load_from, open_store
+from tools.speed.measure import Row, Sizes, Stopwatch
 
 EPOCHS = 2
 """One to warm up, one to measure."""
@@ -74,15 +75,28 @@ def plain_seconds(sizes: Sizes, config: NetworkConfig, device: str, threads: int
     return training.curve[-1].seconds / training.curve[-1].steps
 
 
-def ray_seconds(sizes: Sizes, config: NetworkConfig, resources: Resources) -> float:
-    """Seconds per step of the same steps on Ray Train, once started."""
+def train_by_trials(configs: Sequence[NetworkConfig], dataset: Dataset, store: Store, asked: TrainResources) -> None:
+    """Train these networks as a run does."""
+    planned = []
+    for config in configs:
+        splits = config.splits(dataset)
+        planned.append(PlannedNetwork(network_id(config, splits.hash("prior")), config, splits))
+    like_training = Resources(workers=asked.workers, gpus_per_worker=asked.gpus_per_worker)
+    where = place(nodes(), asked, like_training, len(planned), configs[0].recipe.batch_size)
+    with open_access(store, joined=False) as access:
+        ended = make_networks(planned, dataset, {one.identity: [] for one in planned}, where, access)
+    if ended.failures:
+        raise RuntimeError(f"A network of the speed test failed: {ended.failures[0][1]}")
+
+
+def ray_seconds(sizes: Sizes, config: NetworkConfig, resources: TrainResources) -> float:
+    """Seconds per step of the same steps in a trial of Ray Tune or on Ray Train, once started."""
     dataset = data_of(sizes, config.recipe.batch_size, sizes.steps)
-    with tempfile.TemporaryDirectory() as store:
-        place = open_store(store)
-        with open_desk(place) as desk:
-            train(config, dataset, place, resources, desk)
+    with tempfile.TemporaryDirectory() as folder:
+        store = open_store(folder)
+        train_by_trials([config], dataset, store, resources)
         identity = network_id(config, config.splits(dataset).hash("prior"))
-        record = load_from(place, load_network, network_path(identity)).record["training"]
+        record = load_from(store, load_network, network_path(identity)).record["training"]
     return float(record["curve"][-1]["seconds"]) * EPOCHS / int(record["steps"])
 
 
@@ -103,7 +117,8 @@ def training(sizes: Sizes, device: str) -> Iterator[Row]:
     flow, linear = FlowHead(num_nodes=sizes.num_nodes), LinearHead()
     config = config_of(sizes.network, flow, sizes.batch, "speed")
     on_gpu = torch.device(device).type == "cuda"
-    one = Resources(workers=1, gpus_per_worker=int(on_gpu))
+    one = TrainResources(workers=1, gpus_per_worker=int(on_gpu))
+    pair = TrainResources(workers=2, gpus_per_worker=0)
     threads = torch.get_num_threads()
     context = multiprocessing.get_context("spawn")
 
@@ -114,7 +129,7 @@ def training(sizes: Sizes, device: str) -> Iterator[Row]:
     before = plain()
     with ray_session():
         alone = ray_seconds(sizes, config, one)
-        two = math.nan if on_gpu or threads < 2 else ray_seconds(sizes, config, Resources(workers=2))
+        two = math.nan if on_gpu or threads < 2 else ray_seconds(sizes, config, pair)
     loop = statistics.fmean([before, plain()])
     note = f"{sizes.network}, batch of {sizes.batch}, one worker, {threads} threads; seconds per step once started"
     yield row("Ray Train / plain loop", alone, loop, alone / loop, 1.1, note)

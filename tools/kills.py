@@ -1,4 +1,4 @@
-"""Kill anything at any time, start again, and the same tables come out: `python -m tests.kills --kills 30 --seed 0`.
+"""Kill anything at any time, start again, and the same tables come out: `python -m tools.kills --kills 30 --seed 0`.
 
 Three nodes on this machine run the digits suite. Every few seconds a process of the run is killed (SIGKILL): a worker
 (whatever it is doing), a whole node (another one joins after it), or the driver (the same command is started again).
@@ -22,8 +22,8 @@ import pandas
 from ray.cluster_utils import Cluster
 
 from ldaf_bench.provenance import commit
-from tests.cluster.tables import same
-from tests.processes import workers
+from tools.processes import workers
+from tools.tables import same
 
 NODES = 2
 """Nodes besides the head, with one core each."""
@@ -33,7 +33,7 @@ KINDS = {"worker": 6, "node": 2, "driver": 2}
 """What is killed, and how often in ten times."""
 MOST_STARTS = 30
 """Of one run: more would mean that it never gets on."""
-WORKERS = "posterior_task|train_alone|_digest_shard|Desk|IDLE"
+WORKERS = "ImplicitFunc|Writer|_digest_shard|IDLE"
 
 
 class Nodes:
@@ -107,7 +107,7 @@ class Campaign:
 
 def main() -> int:
     """The campaign; exit code 0 if all tables are the same."""
-    parser = argparse.ArgumentParser(prog="python -m tests.kills", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m tools.kills", description=__doc__.split("\n")[0])
     parser.add_argument("--suite", type=Path, default=Path("suites/digits.yaml"))
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--each", type=int, default=10, help="kills of one run at most")

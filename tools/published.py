@@ -1,14 +1,17 @@
 """Tables of README.md, results/README.md and results/tables.md, from the published Parquet files.
 
-`python -m tests.published` writes them. Each stands between `<!-- NAME -->` and `<!-- /NAME -->`. Certificates are
+`python -m tools.published` writes them. Each stands between `<!-- NAME -->` and `<!-- /NAME -->`. Certificates are
 rounded up in decimal arithmetic, without the report's own functions. A `*` marks a
 mean of certificates that hold one by one.
 """
 
+from __future__ import annotations
+
 import re
+from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import pandas
 
@@ -16,28 +19,30 @@ TOP = Path(__file__).parents[1]
 FILES = (TOP / "README.md", TOP / "results" / "README.md", TOP / "results" / "tables.md")
 PUBLISHED = TOP / "results" / "published"
 NONE = "–"
+Wanted = Mapping[str, object]
+"""Values that rows have in some columns."""
 
 
-def up(values):
+def up(values: Sequence[float] | pandas.Series) -> str:
     """The mean of stored values in percent, rounded up."""
-    exact = sum(Decimal(repr(float(value))) for value in values) / len(values)
+    exact = sum((Decimal(repr(float(value))) for value in values), Decimal()) / len(values)
     return str((100 * exact).quantize(Decimal("0.01"), ROUND_CEILING))
 
 
-def where(frame, **wanted):
+def where(frame: pandas.DataFrame, **wanted: object) -> pandas.DataFrame:
     """Rows with these values; None for what is not set."""
     for name, value in wanted.items():
         frame = frame[frame[name].isna() if value is None else frame[name].eq(value)]
     return frame
 
 
-def best_integrated(rows):
+def best_integrated(rows: pandas.DataFrame) -> pandas.DataFrame:
     """Of each bound, the rows of the integrator that certifies with most draws; `bonferroni` is shown elsewhere."""
     rows = rows[rows["certified"] & ~rows["integrator"].isin(["bonferroni"])]
     return rows[rows["num_points"].fillna(0).eq(rows["num_points"].fillna(0).max())]
 
 
-def certificate(rows, bound, total):
+def certificate(rows: pandas.DataFrame, bound: str, total: float) -> str:
     """A certificate over seeds: that of the mixture where there is one."""
     rows = best_integrated(where(rows, bound=bound)[lambda some: some["total"].round(12).eq(total)])
     if rows.empty:
@@ -48,21 +53,30 @@ def certificate(rows, bound, total):
     return up(rows["mixture"].head(1)) if rows["mixture"].notna().all() else f"{up(rows['value'])} *"
 
 
-def measured(rows, column, digits=2, factor=100.0):
+def measured(rows: pandas.DataFrame, column: str, digits: int = 2, factor: float = 100.0) -> str:
     """A mean over seeds."""
     values = rows.drop_duplicates("seed")[column].dropna()
     return f"{factor * values.mean():.{digits}f}" if len(values) else NONE
+
+
+class Table(Protocol):
+    """What makes a table of the published rows of some suites."""
+
+    @property
+    def suites(self) -> tuple[str, ...]: ...
+
+    def text(self, frames: Mapping[str, pandas.DataFrame]) -> str: ...
 
 
 class Comparison(NamedTuple):
     """Classifiers down, bounds across."""
 
     suites: tuple[str, ...]
-    lines: dict[str, dict[str, object]]
+    lines: Mapping[str, Wanted]
     bounds: tuple[str, ...]
     total: float
 
-    def text(self, frames):
+    def text(self, frames: Mapping[str, pandas.DataFrame]) -> str:
         frame = pandas.concat([frames[suite] for suite in self.suites])
         header = ["classifier", "test risk", "KL", *(f"`{bound}`" for bound in self.bounds)]
         lines = [header, ["---", *["---:"] * (len(header) - 1)]]
@@ -80,9 +94,9 @@ class Times(NamedTuple):
     """Ways to a certificate down, seconds of the stages across."""
 
     suites: tuple[str, ...]
-    lines: dict[str, dict[str, object]]
+    lines: Mapping[str, Wanted]
 
-    def text(self, frames):
+    def text(self, frames: Mapping[str, pandas.DataFrame]) -> str:
         frame = pandas.concat([frames[suite] for suite in self.suites])
         stages = ("train", "digest", "fit", "integrate")
         header = ["way", *(f"{stage} (s)" for stage in stages), "all (s)", "training's share", "integration adds"]
@@ -101,12 +115,12 @@ class Grid(NamedTuple):
     """One bound along two axes; behind a fitted posterior's certificate its KL."""
 
     suites: tuple[str, ...]
-    lines: dict[str, dict[str, object]]
-    across: dict[str, dict[str, object]]
+    lines: Mapping[str, Wanted]
+    across: Mapping[str, Wanted]
     bound: str
     total: float
 
-    def text(self, frames):
+    def text(self, frames: Mapping[str, pandas.DataFrame]) -> str:
         frame = pandas.concat([frames[suite] for suite in self.suites])
         lines = [["", *self.across], ["---", *["---:"] * len(self.across)]]
         for name, wanted in self.lines.items():
@@ -123,10 +137,10 @@ class Networks(NamedTuple):
     """Networks down; errors, certificates of what is made of them and seconds across. One seed each."""
 
     suites: tuple[str, ...]
-    lines: dict[str, dict[str, object]]
+    lines: Mapping[str, Wanted]
     total: float
 
-    def text(self, frames):
+    def text(self, frames: Mapping[str, pandas.DataFrame]) -> str:
         frame = pandas.concat([frames[suite] for suite in self.suites])
         header = ["", "error, certificate part", "error, test part", "`test_set`, mean classifier"]
         for scale in NETWORK_SCALES:
@@ -156,7 +170,7 @@ class Errors(NamedTuple):
     integrators: tuple[str, ...]
     points: tuple[int, ...]
 
-    def text(self, frames):
+    def text(self, frames: Mapping[str, pandas.DataFrame]) -> str:
         (suite,) = self.suites
         curves = pandas.read_parquet(PUBLISHED / suite / "curves.parquet")
         lines = [["", *(f"{points:,}" for points in self.points)], ["---", *["---:"] * len(self.points)]]
@@ -171,12 +185,12 @@ class Prices(NamedTuple):
     """Stochastic classifiers and draws per datum down; what integration costs and gives across."""
 
     suites: tuple[str, ...]
-    lines: dict[str, dict[str, object]]
+    lines: Mapping[str, Wanted]
     draws: tuple[int, ...]
     bounds: tuple[str, ...]
     total: float
 
-    def text(self, frames):
+    def text(self, frames: Mapping[str, pandas.DataFrame]) -> str:
         frame = pandas.concat([frames[suite] for suite in self.suites])
         costs = ["draws per datum", "integrate (s)", "integration adds"]
         header = ["classifier", "test risk", "KL", *costs, *(f"`{bound}`" for bound in self.bounds)]
@@ -197,13 +211,13 @@ class Headline(NamedTuple):
     """Data sets across; what was measured and what was certified down. One seed each."""
 
     suites: tuple[str, ...]
-    measured: dict[str, tuple[str, dict[str, object]]]
-    certificates: dict[str, tuple[str, dict[str, object]]]
+    measured: Mapping[str, tuple[str, Wanted]]
+    certificates: Mapping[str, tuple[str, Wanted]]
     total: float
-    quoted: dict[str, tuple[str, ...]]
+    quoted: Mapping[str, tuple[str, ...]]
     """Lines that somebody else reports, as they are."""
 
-    def text(self, frames):
+    def text(self, frames: Mapping[str, pandas.DataFrame]) -> str:
         parts = [frames[suite] for suite in self.suites]
         names = [DATA[part["dataset"].iloc[0]] for part in parts]
         lines = [["", *names], ["---", *["---:"] * len(parts)]]
@@ -218,15 +232,18 @@ class Headline(NamedTuple):
 DATA = {"cifar10": "CIFAR-10", "fashionmnist": "FashionMNIST"}
 
 
-def unfitted(**wanted):
+def unfitted(**wanted: object) -> Wanted:
+    """Rows of a prior."""
     return {"classifier": "prior", **wanted}
 
 
-def fitted(objective, **wanted):
+def fitted(objective: str, **wanted: object) -> Wanted:
+    """Rows of a posterior."""
     return {"classifier": "posterior", "objective": objective, **wanted}
 
 
-def comparison_lines():
+def comparison_lines() -> dict[str, Wanted]:
+    """Both flows and the last layer, at both scales."""
     lines = {}
     for name, wanted in {
         "LDAF, DAF": {"method": "ldaf", "flow": "daf"},
@@ -241,7 +258,7 @@ def comparison_lines():
 
 
 BOUNDS = ("kl", "kl_exact", "catoni", "split_kl", "chernoff", "betting", "test_set")
-WAYS = {
+WAYS: dict[str, Wanted] = {
     "LDAF, DAF, unfitted, `mc`, q = 16,384": unfitted(method="ldaf", flow="daf", integrator="mc", num_points=16384),
     "LDAF, DAF, fitted, `mc`, q = 16,384": fitted(
         "zero_one", method="ldaf", flow="daf", integrator="mc", num_points=16384
@@ -275,7 +292,7 @@ HEADLINE = Headline(
 )
 
 
-def headline_lines(last_layer, rates=(0.003, 0.03)):
+def headline_lines(last_layer: bool, rates: Sequence[float] = (0.003, 0.03)) -> dict[str, Wanted]:
     """LDAF at each learning rate of the fit, and the last layer where there is one."""
     lines = {}
     for scale in (0.1, 0.3):
@@ -302,7 +319,7 @@ RIVALS = {
 PRICED = ("kl_exact", "catoni", "chernoff", "betting")
 
 
-def objective_lines():
+def objective_lines() -> dict[str, Wanted]:
     """What a fit minimizes, and whether it moves the mean, of both methods."""
     lines = {}
     for name, method, fixed in (("LDAF", "ldaf", "zero"), ("last layer", "last_layer", "fixed")):
@@ -327,7 +344,7 @@ SPLITS = {
 WIDE = ("cifar_wide", "cifar_wide_linear")
 """Two heads on one backbone and split."""
 
-TABLES = {
+TABLES: dict[str, Table] = {
     "headline": HEADLINE,
     "cifar-wide": Comparison(WIDE, headline_lines(True, rates=(0.003,)), BOUNDS, 0.02),
     "cifar-wide-0.06": Comparison(WIDE, headline_lines(True, rates=(0.003,)), BOUNDS, 0.06),
@@ -381,29 +398,35 @@ TABLES = {
 }
 
 
-def read(suite):
+def read(suite: str) -> pandas.DataFrame:
+    """The published rows of a suite."""
     return pandas.read_parquet(PUBLISHED / suite / "results.parquet")
 
 
-def tables():
+def tables() -> dict[str, str]:
     """The text of every table."""
     frames = {suite: read(suite) for table in TABLES.values() for suite in table.suites}
     return {name: table.text(frames) for name, table in TABLES.items()}
 
 
-def written():
+def written() -> dict[str, str]:
     """The tables as they stand in the files."""
     text = "\n".join(path.read_text(encoding="utf-8") for path in FILES)
     return dict(re.findall(r"<!-- ([a-z0-9.-]+) -->\n(.*?)\n<!-- /\1 -->", text, re.DOTALL))
 
 
-def main():
+def replaced(text: str, name: str, table: str) -> str:
+    """The text with this table in the place of that name."""
+    return re.sub(rf"(?<=<!-- {name} -->\n).*?(?=\n<!-- /{name} -->)", lambda _: table, text, flags=re.DOTALL)
+
+
+def main() -> None:
+    """Write every table into its place."""
     made = tables()
     for path in FILES:
         text = path.read_text(encoding="utf-8")
         for name, table in made.items():
-            pattern = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- /{name} -->)", re.DOTALL)
-            text = pattern.sub(lambda found, table=table: found[1] + table + found[2], text)
+            text = replaced(text, name, table)
         path.write_text(text, encoding="utf-8")
     assert written().items() >= made.items(), f"no place for {made.keys() - written().keys()}"
 

@@ -1,4 +1,4 @@
-"""Does this machine compute what it should? `python -m ldaf_bench.selfcheck [FILE.npz …] [--device cuda]`
+"""Does this machine compute what it should? `python -m tools.selfcheck [FILE.npz …] [--device cuda]`
 
 Reads float64 ground truth, computes every quantity in it with the package's own code in float64 and float32, and
 prints the worst relative errors. Exit code 0: all within tolerance; 1: one beyond it; 2: nothing was checked.
@@ -12,7 +12,6 @@ import math
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ KEYS = (
     "n", "c", "T", "omega", "features", "labels", "prior_d", "prior_q", "posterior_d", "posterior_q",
     "mean_logits", "mean_v", "cov", "cov_prior", "kl", "z", "ce", "err",
 )  # fmt: skip
-"""What a file of ground truth holds; `ldaf_bench/fixtures/README.md` says in which shapes."""
+"""What a file of ground truth holds; `tools/fixtures/README.md` says in which shapes."""
 
 
 class BadFixtureError(ValueError):
@@ -123,15 +122,14 @@ def errors(truth: Mapping[str, Tensor], flow: str, dtype: torch.dtype, device: s
 
 
 def shipped() -> list[Path]:
-    """The files that come with the package."""
-    folder = Path(str(resources.files("ldaf_bench") / "fixtures"))
-    return sorted(folder.glob("*.npz"))
+    """The files of ground truth in this repository."""
+    return sorted(Path(__file__).with_name("fixtures").glob("*.npz"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the check; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m ldaf_bench.selfcheck", description=__doc__.split("\n")[0])
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE.npz", help="default: those of the package")
+    parser = argparse.ArgumentParser(prog="python -m tools.selfcheck", description=__doc__.split("\n")[0])
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE.npz", help="default: those in tools/fixtures")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, … (default: cpu)")
     options = parser.parse_args(arguments)
     console = Console()

@@ -21,15 +21,13 @@ from ldaf_bench.methods.ldaf import LDAF
 from ldaf_bench.methods.method import UNFITTED
 from ldaf_bench.models.heads import LinearHead
 from ldaf_bench.models.network import NetworkConfig
-from ldaf_bench.resources import Resources
-from ldaf_bench.speed.measure import Row, Sizes
-from ldaf_bench.stages.desk import open_desk
+from ldaf_bench.resources import TrainResources
 from ldaf_bench.stages.session import ray_session
-from ldaf_bench.stages.threads import Threads
-from ldaf_bench.stages.train import train
 from ldaf_bench.store.store import open_store
 from ldaf_bench.theory.bounds import CHERNOFF
 from ldaf_bench.theory.integrate.sampling import MC
+from tools.speed.measure import Row, Sizes
+from tools.speed.training import train_by_trials
 
 LOOK_SECONDS = 0.1
 """How often the driver's memory is looked at."""
@@ -115,17 +113,14 @@ def scale(sizes: Sizes, device: str) -> Iterator[Row]:
         yield Row("memory", f"driver, {total} posteriors", "", total, math.nan, math.nan, more, 0.5, False, note)
 
 
-def networks_seconds(at_once: int, seeds: range, desk: Any, place: str, epochs: int) -> float:
+def networks_seconds(at_once: int, seeds: range, place: str, epochs: int) -> float:
     """Seconds for networks of these seeds, so many at a time, one core each."""
-    dataset, store = load("digits"), open_store(place)
     base = {"dataset": "digits", "split": {"certificate": 0.5}, "backbone": "tinynet", "head": LinearHead()}
     recipe = {"base": "tiny", "epochs": epochs}
     configs = [NetworkConfig.model_validate({**base, "recipe": recipe, "seed": seed}) for seed in seeds]
+    asked = TrainResources(workers=1, cpus_per_worker=1, gpus_per_worker=0, at_once=at_once)
     begin = time.perf_counter()
-    threads = Threads(lambda one: train(one, dataset, store, Resources(cpus_per_worker=1), desk), configs, at_once)
-    while threads.left:
-        for _, ended in threads.ended(1.0):
-            ended.result()
+    train_by_trials(configs, load("digits"), open_store(place), asked)
     return time.perf_counter() - begin
 
 
@@ -137,8 +132,8 @@ def side_by_side(sizes: Sizes, device: str) -> Iterator[Row]:
         first = next(starts)
         return range(first, first + NETWORKS_AT_ONCE)
 
-    with tempfile.TemporaryDirectory() as place, ray_session(num_cpus=2), open_desk(open_store(place)) as desk:
-        networks_seconds(2, some(), desk, place, 1)  # starts processes
-        one, two = (networks_seconds(at_once, some(), desk, place, sizes.light_epochs) for at_once in (1, 2))
+    with tempfile.TemporaryDirectory() as place, ray_session(num_cpus=2):
+        networks_seconds(2, some(), place, 1)  # starts processes
+        one, two = (networks_seconds(at_once, some(), place, sizes.light_epochs) for at_once in (1, 2))
     note = f"{NETWORKS_AT_ONCE} small networks on the digits, one core each, processes running"
     yield Row("ratio", "two networks at a time / one", "", math.nan, two, one, two / one, 0.6, False, note)

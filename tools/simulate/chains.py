@@ -13,8 +13,9 @@ import torch
 
 from ldaf_bench.plan import Plan
 from ldaf_bench.report.names import percent
-from ldaf_bench.results.certificates import Certifiable, certificates
-from ldaf_bench.simulate.scenarios import (
+from ldaf_bench.results.certificates import Certifiable, Certifier, mixture
+from ldaf_bench.theory.integrate.sampling import FORWARD_MC, MC, QMC, SHARED_MC
+from tools.simulate.scenarios import (
     CHOICE,
     EVERYTHING,
     EXCESS,
@@ -27,9 +28,9 @@ from ldaf_bench.simulate.scenarios import (
     ONE_POINT,
     SHARED,
     WEIGHTS,
+    Made,
     Scenario,
 )
-from ldaf_bench.theory.integrate.sampling import FORWARD_MC, MC, QMC, SHARED_MC
 
 Row = Mapping[str, Any]
 
@@ -109,7 +110,21 @@ def _counted_as_fresh(one: Certifiable) -> Certifiable:
     """A point that all data share, counted as a draw of its own for each of them."""
     (integration,) = one.integrations
     draws = torch.ones(one.num_data, dtype=torch.int64)
-    return one._replace(integrator=MC.name, integrations=(integration._replace(draws=draws),), certified=True)
+    return one._replace(integrator=MC.name, integrations=(integration._replace(draws=draws),))
+
+
+def certificates(plan: Plan, found: Sequence[Made]) -> Iterator[dict[str, Any]]:
+    """All certificates, each with that of its mixture over seeds."""
+    certifier, groups = Certifier(plan), dict[str, list[Certifiable]]()
+    names = [f"{made.columns['setting']}, {made.one.integrator}, {made.one.num_data}" for made in found]
+    for number, (made, name) in enumerate(zip(found, names, strict=True)):
+        certifier.add(str(number), made.one)
+        groups.setdefault(name, []).append(made.one)
+    if plan.suite.certificates.report == "all":
+        for name, members in groups.items():
+            certifier.add(name, mixture(members))
+    for number, (made, name) in enumerate(zip(found, names, strict=True)):
+        yield from certifier.rows(str(number), name, made.columns)
 
 
 @dataclass(frozen=True)
@@ -129,8 +144,8 @@ class Chain:
 
     def run(self, seed: int) -> list[Claim]:
         """One data set."""
-        found = self.scenario.classifiers(self.scenario, seed, self.leak)
-        changed = [self.found(one) for one in found if self.keep(one)]
+        made = self.scenario.classifiers(self.scenario, seed, self.leak)
+        changed = [one._replace(one=self.found(one.one)) for one in made if self.keep(one.one)]
         rows = list(certificates(self.plan(self.scenario.plan), changed))
         return list(self.claims(rows))
 
@@ -167,7 +182,6 @@ CHAINS: dict[str, Chain] = {
     "integration not paid": Chain(
         "one Sobol point for all data, taken for exact",
         ONE_POINT,
-        found=lambda one: one._replace(certified=True),
         keep=lambda one: one.integrator == QMC.name,
         honest=False,
         share=0.2,

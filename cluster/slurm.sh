@@ -32,7 +32,7 @@ address=$("${on_head[@]}" python -c 'import ray; print(ray.util.get_node_ip_addr
 # Every node knows its own number of cores.
 # shellcheck disable=SC2016
 all_cores='exec ray start --block --disable-usage-stats --num-cpus="${SLURM_CPUS_ON_NODE:?}" "$@"'
-ray_start=(bash -c "ulimit -n hard; $all_cores" ray_start)
+ray_start=(bash -c "ulimit -n 65536 || ulimit -n hard; $all_cores" ray_start)
 
 started=()
 # Ending srun ends all that it started, on its node; Slurm does the same if this script is killed.

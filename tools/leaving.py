@@ -19,12 +19,12 @@ import yaml
 from ray.cluster_utils import Cluster
 from safetensors.torch import load_file
 
-PATIENCE = 180
+PATIENCE = 400
 """Seconds that anything may take."""
 SUITE = {
     "suite": "leaving",
     "data": {"dataset": "digits", "certificate": 0.5},
-    "networks": {"backbone": "tinynet", "recipe": {"base": "tiny", "epochs": 1500}},
+    "networks": {"backbone": "tinynet", "recipe": {"base": "tiny", "epochs": 800}},
     "methods": {"deterministic": {}},
     "certificates": {"bound": "test_set"},
     "resources": {

@@ -80,6 +80,9 @@ def ray_session(
         if where
         else {"include_dashboard": False, "num_cpus": num_cpus, "num_gpus": num_gpus}
     )
+    if not verbose:
+        # What Tune says of a lost process is a traceback; `run` says what was begun again.
+        logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     try:
         _knock(where)
         ray.init(

@@ -112,7 +112,7 @@ def train(job: Job, alone: bool, report: Report) -> None:
 
 def workers_of(workers: int, gpus: float) -> str:
     """What trains a network."""
-    return f"{counted(workers, 'worker')} {f'with {math.ceil(gpus)} GPUs each' if gpus else 'without GPUs'}"
+    return counted(workers, "worker") + (f" with {counted(math.ceil(gpus), 'GPU')} each" if gpus else "")
 
 
 def train_worker(given: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 A laptop runs the suite alone, then `ray up` on cluster.yaml with its three lines filled in, submits the same suite,
 loses a worker host mid-training and one mid-sweep, fetches the report, compares it with its own, and takes the cluster
 down. A neighbour without the token finds all doors closed. Needs root and a few Debian packages; where they are not
-there it says so, with exit code 2. `--quick` loses no host.
+there it says so, with exit code 2. `--quick` loses no host; `--rehearse` submits the rehearsal of suites/cifar.yaml.
 """
 
 from __future__ import annotations

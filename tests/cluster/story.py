@@ -16,12 +16,16 @@ from pathlib import Path
 from tests.cluster.hosts import PROJECT, SWITCH, TOP, Host, plug_in_switch, run
 from tools.tables import same
 
-SUITE = Path(__file__).with_name("suite.yaml")
+SUITE, PLUGIN = (Path(__file__).with_name(name) for name in ("suite.yaml", "plugin.py"))
+MINE = "PYTHONPATH=. LDAF_BENCH_PLUGINS=mine"
+"""The environment of a command that uses the plug-in, a file of the folder that it is started in."""
 BLOCK = re.search(
     r"^## On a cluster\n.*?```\n(.*?)```", (TOP / "README.md").read_text("utf-8"), re.DOTALL | re.MULTILINE
 )
 ACTIVATE, TOKEN, UP, SUBMIT, FETCH, DOWN = (line.partition("  #")[0].strip() for line in BLOCK[1].splitlines())
 """What the README tells its reader to type."""
+BRING = "ray rsync-up cluster.yaml mine.py '~/ldaf_bench/mine.py'"
+"""Takes the plug-in to the head, and nowhere else."""
 TRAINED = re.compile(r"^Network \d+ of \d+ is trained", re.MULTILINE)
 """What the run says when a network is trained."""
 NUM_NETWORKS = 2
@@ -47,8 +51,8 @@ def until(happens: Callable[[], object], what: str, seconds: float, every: float
 class Story:
     """Three hosts, a laptop, and what is done with them."""
 
-    def __init__(self, scratch: Path) -> None:
-        self.scratch = scratch
+    def __init__(self, scratch: Path, suite: str) -> None:
+        self.scratch, self.suite = scratch, suite
         self.head, *self.workers = (Host(f"host{i}", i, scratch / f"host{i}") for i in (1, 2, 3))
         self.laptop = Host("laptop", 9, scratch / "laptop", cpus=2)
         self.hosts = [self.head, *self.workers, self.laptop]
@@ -68,7 +72,7 @@ class Story:
 
     def alone(self) -> subprocess.Popen[bytes]:
         """The same suite on the laptop alone, with as many workers and threads, while the cluster is made."""
-        line = f"{ACTIVATE} && python -m ldaf_bench.run suites/cluster.yaml --results alone --store alone"
+        line = f"{ACTIVATE} && {MINE} python -m ldaf_bench.run suites/cluster.yaml --results alone --store alone"
         with (self.scratch / "alone.log").open("wb") as log:
             return subprocess.Popen(self.laptop.command(line), stdout=log, stderr=subprocess.STDOUT)
 
@@ -92,7 +96,8 @@ class Story:
     def job(self):
         """The submitted suite, its output in `log`."""
         with self.log.open("wb") as log:
-            line = f"{ACTIVATE} && {SUBMIT.replace('suites/digits', 'suites/cluster')}"
+            asked = SUBMIT.replace("suites/digits.yaml", self.suite).replace("-- python", f"-- env {MINE} python")
+            line = f"{ACTIVATE} && {asked}"
             process = subprocess.Popen(self.laptop.command(line), stdout=log, stderr=subprocess.STDOUT)
         try:
             yield process
@@ -167,6 +172,7 @@ def clone(project: Path) -> None:
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(TOP / name, project / name)
     shutil.copy(SUITE, project / "suites/cluster.yaml")
+    shutil.copy(PLUGIN, project / "mine.py")
     file = project / "cluster.yaml"
     file.write_text(filled(file.read_text()))
 
@@ -185,16 +191,18 @@ def filled(text: str) -> str:
 
 def main() -> int:
     """The whole story; exit code 0 if all of it is true."""
-    scratch, quick = Path(sys.argv[1]), "--quick" in sys.argv
-    story = Story(scratch)
+    scratch, *options = sys.argv[1:]
+    scratch, quick, rehearse = Path(scratch), "--quick" in options, "--rehearse" in options
+    story = Story(scratch, "suites/cifar.yaml --rehearse" if rehearse else "suites/cluster.yaml")
     try:
         story.prepare()
         tell("Three hosts and a laptop are on the network.")
-        alone = story.alone()
+        alone = None if rehearse else story.alone()
         story.up()
         tell("Three nodes are in the cluster.")
+        story.user(BRING)
         with story.job() as job:
-            if not quick:
+            if not quick and not rehearse:
                 lost = story.lose(job, story.trains, "training")
                 story.stranger()
                 lost.power_on()
@@ -202,15 +210,19 @@ def main() -> int:
                 story.lose(job, story.sweeps, "sweep")
             else:
                 story.stranger()
-            code = job.wait(timeout=1800)
+            code = job.wait(timeout=5400)
         assert code == 0, story.log.read_text(errors="replace")
         tell("The suite has ended.")
         story.user(FETCH)
-        assert alone.wait(timeout=1800) == 0, (scratch / "alone.log").read_text(errors="replace")
         project = story.laptop.home / PROJECT.name
-        rows = same(project / "alone/cluster", project / "results/cluster")
-        assert (project / "results/cluster/report.html").stat().st_size > 0
-        tell(f"The report is there; its {rows} rows equal those of the laptop, apart from times and hosts.")
+        if alone is None:
+            tell(f"The results are there: {', '.join(os.listdir(project / 'results'))}.")
+            print(story.log.read_text(errors="replace"))
+        else:
+            assert alone.wait(timeout=1800) == 0, (scratch / "alone.log").read_text(errors="replace")
+            rows = same(project / "alone/cluster", project / "results/cluster")
+            assert (project / "results/cluster/report.html").stat().st_size > 0
+            tell(f"The report is there; its {rows} rows equal those of the laptop, apart from times and hosts.")
         story.down()
         tell("No process is left on any host.")
         return 0

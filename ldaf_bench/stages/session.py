@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 from typing import NamedTuple
 
 import ray
@@ -21,7 +22,6 @@ import torch
 from ray.autoscaler.sdk import request_resources
 from ray.exceptions import AuthenticationError
 
-import ldaf_bench
 from ldaf_bench.messages import clean_reason, duration
 from ldaf_bench.methods import PLUGINS
 from ldaf_bench.provenance import COMMIT, commit
@@ -110,8 +110,13 @@ def shipped() -> dict[str, object]:
     """What every process of a cluster gets: this package, the plug-ins, and the commit, as a copy has no .git."""
     plugins = [name.strip() for name in os.environ.get(PLUGINS, "").split(",") if name.strip()]
     variables = {COMMIT: commit(), **({PLUGINS: ",".join(plugins)} if plugins else {})}
-    roots = {name.partition(".")[0]: importlib.import_module(name.partition(".")[0]) for name in plugins}
-    return {"py_modules": [ldaf_bench, *roots.values()], "env_vars": variables}
+    roots = dict.fromkeys(["ldaf_bench", *(name.partition(".")[0] for name in plugins)])
+    return {"py_modules": [_place_of(importlib.import_module(name)) for name in roots], "env_vars": variables}
+
+
+def _place_of(module: ModuleType) -> str:
+    """The folder of a package, or the file of a module. Within `ray job submit` Ray refuses the modules themselves."""
+    return str(next(iter(module.__path__)) if hasattr(module, "__path__") else module.__file__)
 
 
 def _knock(where: str | None) -> None:

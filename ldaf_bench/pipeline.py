@@ -160,10 +160,11 @@ class Run:
         lost = {str(config["network"]) for config, _ in ended.failures}
         for one in missing:
             if one.identity not in lost and not self._find(one):
-                self._note_lost_network(one.identity, "ArtifactError: it is not in the store after its training.")
+                why = "ArtifactError: it is not in the store after its training."
+                self.say(f"Network {one.identity} failed: {why}")
+                self._note_lost_network(one.identity, why)
 
     def _note_lost_network(self, identity: str, why: str) -> None:
-        self.say(f"Network {identity} failed: {why}")
         for one in self.plan.means:
             if one.network == identity:
                 self.failures[one.mean] = why

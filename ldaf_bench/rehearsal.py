@@ -14,10 +14,12 @@ from ldaf_bench.data.splits import split
 from ldaf_bench.suite import Suite
 
 NAME = "-rehearsal"
-MOST_POINTS = 1000
+MOST_POINTS = 300
 """Of the prior part that stand in for the certificate part, and as many for the test part."""
 MOST_SHARE = 0.5
 """Of the prior part at most that stands in for both."""
+LEAST_WARMUP = 0.2
+"""Share of the one epoch in which the learning rate rises."""
 QUICK = {"fit_epochs": 1, "max_alternations": 2}
 """Axes that say how long a fit may take, whichever methods have them."""
 SAMPLES = 4
@@ -32,7 +34,9 @@ def rehearsed(suite: Suite, summary: Summary) -> Suite:
     whole = split(summary, seed=data["split_seed"], certificate=data["certificate"], test=data["test"])
     data["validation"] = min(data["validation"] or MOST_SHARE, MOST_SHARE, 2 * MOST_POINTS / len(whole.prior))
     networks["seed"] = networks["seed"][0]
-    networks["recipe"]["epochs"] = 1
+    recipe = networks["recipe"]
+    # A share of one epoch is too short to rise in, if it was meant of many.
+    recipe.update(epochs=1, warmup=max(LEAST_WARMUP, recipe["warmup"]))
     for name in ("num_points", "num_draws"):
         risks[name] = min(risks[name])
     if (curve := content["convergence"]) is not None:

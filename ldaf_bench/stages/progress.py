@@ -77,6 +77,8 @@ class TrainingView:
         row = f"network {number}"
         if "says" in told:
             self.view.say(told["says"])
+        if "failure" in told:
+            self.view.say(f"Network {number} of {self.num_networks} failed: {told['failure']}")
         if "trained" in told:
             self._ended(number, told)
         elif "digest" in told:

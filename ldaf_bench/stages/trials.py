@@ -76,7 +76,9 @@ class _Watch(tune.Callback):  # type: ignore[misc]
     def on_trial_error(self, iteration, trials, trial, **_: Any) -> None:  # type: ignore[no-untyped-def]
         error = trial.get_error()
         why = clean_reason(error) if error is not None else "its process was lost"
-        self.ended.failures.append((trial.config, f"Lost {MAX_LOSSES + 1} times: {why}"))
+        told = {"failure": f"Lost {MAX_LOSSES + 1} times: {why}"}
+        self.ended.failures.append((trial.config, told["failure"]))
+        self.see(trial.config, told)
         self.at_end(trial.config)
 
 

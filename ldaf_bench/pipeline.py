@@ -224,7 +224,6 @@ class Run:
         cpus = max(1, min(own.cpus, max(node.cpus for node in some)))
         have = sum(node.gpus for node in some) >= 1
         gpus = (None if have else 0.0) if own.gpus == "auto" else own.gpus
-        at_once = own.at_once or (0 if self.joined else num_places(some, cpus, gpus or 0))
         sources = {digest: self._source(digest) for digest in dict.fromkeys(one.digest for one in posteriors)}
         seeds = {one.identity: one.config.seed for one in self.plan.networks}
         with self._view() as view, open_access(self.store, self.joined) as access:
@@ -243,7 +242,7 @@ class Run:
                 done.append(config)
                 count.show(len(done), total, len(failed))
 
-            ended = make(work=work, at_once=at_once, see=see, at_end=at_end, **self._following())
+            ended = make(work=work, at_once=own.at_once, see=see, at_end=at_end, **self._following())
         self.retries += ended.losses
         for config, why in ended.failures:
             self._note_failure(posterior_at(config, seeds), why)

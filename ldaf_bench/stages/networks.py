@@ -146,7 +146,9 @@ def make_networks(
     cpus = max(placement.train.cpus_per_worker, placement.digest.cpus_per_worker)
     need = {"CPU": cpus} if placement.alone else {"CPU": 0, driver_place(): 0.001}
     cells = [config_of(one) for one in planned]
-    return run_trials(network_trial, work, cells, lambda config: need, placement.groups, **follow)
+    # Groups are placed by Ray Train and not by Tune, which would start all of them.
+    at_once = placement.train.at_once if placement.alone else placement.groups
+    return run_trials(network_trial, work, cells, lambda config: need, at_once, **follow)
 
 
 def _name(splits: Splits) -> str:

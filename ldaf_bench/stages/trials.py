@@ -113,10 +113,10 @@ def run_trials(
     """Run `trainable(config, work=work)` for every configuration, so many at a time, and return when all have ended.
 
     `cells` are the configurations themselves; or a space, of which `strategy` (Tune's searcher, scheduler and number of
-    samples) tries some. `at_once` 0: as many as the cluster has places for, also on machines that join later. `need`
-    says what a trial's process needs. `see` gets every report, `at_end` the configuration of every trial that has
-    ended. Callbacks are those of other people; what they write beside a trial's results goes below `notes`, which
-    stays.
+    samples) tries some. `at_once` 0: as many as the cluster has places for, also on machines that join later. Then some
+    trials wait, for which Tune keeps processes; else it would end one of two that are done together. `need` says what a
+    trial's process needs. `see` gets every report, `at_end` the configuration of every trial that has ended. Callbacks
+    are those of other people; what they write beside a trial's results goes below `notes`, which stays.
     """
     ended, stopper = Ended(), _StopAtFatal()
     if not isinstance(cells, Mapping):

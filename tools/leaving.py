@@ -24,7 +24,7 @@ PATIENCE = 400
 SUITE = {
     "suite": "leaving",
     "data": {"dataset": "digits", "certificate": 0.5},
-    "networks": {"backbone": "tinynet", "recipe": {"base": "tiny", "epochs": 400}},
+    "networks": {"backbone": "tinynet", "recipe": {"base": "tiny", "epochs": 800}},
     "methods": {"deterministic": {}},
     "certificates": {"bound": "test_set"},
     "resources": {
@@ -67,7 +67,7 @@ class Story:
     def under_way(self) -> bool:
         """Whether the newest start trains: it has begun, and Ray Train has had the time to start its workers."""
         begun = sorted(self.folder.glob("store/**/begun.json"), key=lambda path: path.stat().st_mtime)
-        return bool(begun) and time.time() - begun[-1].stat().st_mtime > 14
+        return bool(begun) and time.time() - begun[-1].stat().st_mtime > 20
 
     def node_leaves(self) -> None:
         """With notice; another one comes when it is gone."""

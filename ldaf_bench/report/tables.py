@@ -289,8 +289,8 @@ def reference(records: Records) -> Table | None:
     if frame.empty:
         return None
     columns = _cells(frame, ["dataset", "name"])
-    for name in ("certificate", "test_risk"):
-        columns[name] = [NOTHING if is_missing(value) else Cell(percent(value), float(value)) for value in frame[name]]
+    for name, shown in (("certificate", "value"), ("test_risk", "test_risk")):
+        columns[shown] = [NOTHING if is_missing(value) else Cell(percent(value), float(value)) for value in frame[name]]
     columns |= _cells(frame, ["epsilon", "source"])
     columns["may fail"] = columns.pop("epsilon")
     columns["source"] = columns.pop("source")

@@ -49,7 +49,7 @@ def compared(results: pd.DataFrame) -> pd.DataFrame:
 def plot_comparison(results: pd.DataFrame, published: pd.DataFrame | None = None) -> Figure | None:
     """Test errors, certificates by bound and held-out bounds, for each data set and arm; mean and sd over seeds.
 
-    Published certificates are lines across the panels of their data set.
+    Published certificates are lines across the panels of their data set, if they are as small as what is shown.
 
     Suites share a panel while there are colours enough to tell their arms apart.
     """
@@ -78,7 +78,9 @@ def plot_comparison(results: pd.DataFrame, published: pd.DataFrame | None = None
         _dots(ax, part, levels, paints)
         ax.set_title(title)
         if published is not None:
-            own = published[published["dataset"].isin(part["dataset"]) & published["certificate"].notna()]
+            own = published[
+                published["dataset"].isin(part["dataset"]) & published["certificate"].between(*ax.get_xlim())
+            ]
             for number, row in enumerate(own.to_dict("records")):
                 stroke = STROKES[number % len(STROKES)]
                 ax.axvline(row["certificate"], color=style.INK, linewidth=1, linestyle=stroke, zorder=1)
